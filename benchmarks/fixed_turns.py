@@ -20,16 +20,22 @@ LENGTHS = 8
 class FixedTurns(VaultsEnvironment):
     """Vaults that go on after they have opened, and where every text is some move."""
 
-    def __init__(self, *, pause: float = 0.0, **options: Any) -> None:
+    def __init__(self, *, pause: float = 0.0, start: float = 0.0, **options: Any) -> None:
         """Set the options.
 
         Args:
-            pause: Most seconds that a turn takes, drawn evenly from 0. Without it all episodes of a step end their
-                turns at the same moment, which no others do, and which any delay of a few of them ends.
+            pause: Most seconds that a turn takes, drawn evenly from 0.
+            start: Most seconds that the beginning of an episode takes, likewise. Without it all episodes of a step end
+                their turns at the same moment, which no others do: the engine then has all of them in a batch, or
+                none, and computes less than where some of them wait for a guide first.
             **options: Those of vaults.
         """
         super().__init__(**options)
-        self._pause = pause
+        self._pause, self._longest_start = pause, start
+
+    def _start(self, seed: int, options: dict[str, Any]) -> str:
+        time.sleep(random.uniform(0, self._longest_start))
+        return super()._start(seed, options)
 
     def _read(self, action_text: str) -> str | None:
         return next((move for move in MOVES if move in action_text), MOVES[0])
@@ -48,7 +54,9 @@ def lessons(*, world: int = 1, each: int = 4) -> Iterator[tuple[str, str, str]]:
         yield f"vaults/{family}", f"{kind} {family}", f"worked: first {MOVES[number % len(MOVES)]}, number {number}"
 
 
-def fixed_turns_rows(count: int, *, turns: int, world: int = 1, pause: float = 0.0) -> list[dict[str, Any]]:
+def fixed_turns_rows(
+    count: int, *, turns: int, world: int = 1, pause: float = 0.0, start: float = 0.0
+) -> list[dict[str, Any]]:
     """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns.
 
     Their prompts have different lengths, as those of other tasks have: where all are equal nothing is padded, and an
@@ -60,6 +68,6 @@ def fixed_turns_rows(count: int, *, turns: int, world: int = 1, pause: float = 0
     for number, row in enumerate(rows):
         row["prompt"][0]["content"] += " open" * (number % LENGTHS)
         options = json.loads(row["extra_info"]["environment_options"])
-        row["extra_info"]["environment_options"] = json.dumps(options | {"pause": pause})
+        row["extra_info"]["environment_options"] = json.dumps(options | {"pause": pause, "start": start})
         row["extra_info"]["environment"] = "benchmarks.fixed_turns:FixedTurns"
     return rows

@@ -4,9 +4,10 @@
 computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named; and ``burdened``, the
 baseline beside a process at idle priority that is not part of it (``burden``). Every episode has the
 same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
-asked, and the arms have the same prompts. A turn of the environment takes up to ``--pause-ms``, so that in no arm all
-episodes wait for their next tokens at the same moment; little, since at most four environments of an agent loop worker
-make a turn at a time, and longer ones would decide how long a rollout takes. Arms take turns of a few steps, forwards
+asked, and the arms have the same prompts. The beginning of an episode takes up to ``--start-ms`` and a turn of the
+environment up to ``--pause-ms``, so that in no arm all episodes wait for their next tokens at the same moment; little,
+since at most four environments of an agent loop worker work at a time, and longer ones would decide how long a rollout
+takes. Arms take turns of a few steps, forwards
 and backwards (ABCD DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted
 from the clock; below the verdict stands what the mechanism costs at equal speed of the cores.
 
@@ -14,7 +15,7 @@ Rows are appended to ``overhead.jsonl``; the same command continues with the rou
 out rounds beside which others have used the cores; they are not measured again.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
-        [--prompts 3] [--turns 64] [--pause-ms 10] [--minutes 12] [--output outputs/overhead]
+        [--prompts 3] [--turns 64] [--pause-ms 10] [--start-ms 300] [--minutes 12] [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -74,14 +75,16 @@ def lengths(turns: int) -> list[str]:
     return [f"{key}={OmegaConf.select(usual, key) + more}" for key in LENGTHS]
 
 
-def overrides(output: Path, prompts: int, turns: int = USUAL_TURNS, pause: float = 0.0) -> list[str]:
+def overrides(
+    output: Path, prompts: int, turns: int = USUAL_TURNS, pause: float = 0.0, start: float = 0.0
+) -> list[str]:
     """Return what all runs share."""
     import pandas
 
     from benchmarks.fixed_turns import fixed_turns_rows
 
     data = output / "rows.parquet"
-    pandas.DataFrame(fixed_turns_rows(96, turns=turns, pause=pause)).to_parquet(data)
+    pandas.DataFrame(fixed_turns_rows(96, turns=turns, pause=pause, start=start)).to_parquet(data)
     batch = prompts * ROLLOUTS
     return [
         f"trainer.default_local_dir={output / 'runs'}",
@@ -143,7 +146,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     bank = output / "bank"
     asyncio.run(make_bank(bank))
     shared = [
-        *overrides(output, options.prompts, options.turns, options.pause_ms / 1000),
+        *overrides(output, options.prompts, options.turns, options.pause_ms / 1000, options.start_ms / 1000),
         f"comprl.initial_bank={bank}",
         *options.overrides,
     ]
@@ -229,6 +232,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=3, help="prompts of a step, 8 rollouts each (default: 3)")
     parser.add_argument("--turns", type=int, default=64, help="of an episode, each of 8 tokens (default: 64)")
     parser.add_argument("--pause-ms", type=float, default=10.0, help="most time of an environment's turn (default: 10)")
+    parser.add_argument("--start-ms", type=float, default=300.0, help="most time of its beginning (default: 300)")
     parser.add_argument("--minutes", type=float, default=12.0, help="no turn begins later than this (default: 12)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/overhead", help="folder of all files")
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")
