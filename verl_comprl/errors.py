@@ -80,8 +80,9 @@ trained; the run continues with what it has. Counted in ``comprl/extractor/faile
 ``RUN/train.log`` has the first traceback. If its gradient is not finite, verl's engine leaves the weights as they are,
 and its batch counts as trained: ``comprl/extractor/skipped``. So does one whose weights have changed in any rank before
 something failed (:class:`UpdateMade`). Its engine trains no further where that was in the middle of the optimizer's
-step, of which its moments are dropped, and with FSDP1, which cannot forget a pass that was broken off. Where one of
-several ranks fails and the others wait for it, its engine is used for nothing any more (``platform/ranks.py``).
+step, and a run that resumes has new moments. Where one of several ranks fails and the others wait for it, or ranks that
+hold copies of the same weights have not all changed them, its engine is used for nothing any more
+(``platform/ranks.py``).
 
 **The extractor's engine dies or hangs**. Its updates fail as above. A checkpoint gets the extractor of the one before
 it (``trainer/checkpoint/contents.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.

@@ -133,21 +133,17 @@ def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
         if known.tokens is not None:
             shorter = replace_marked(shorter, known.tokens, " ")
         if shorter == text:
-            break
+            # Tokenizers match these tokens literally, apart from Unicode normalisation.
+            if text.isascii() or not known.ids:
+                return text
+            spans = [span for id, span in _encode(tokenizer, text) if id in known.ids]
+            if not spans:
+                return text
+            if any(start >= end for start, end in spans):
+                break  # no offsets: a tokenizer in pure Python
+            for start, end in reversed(spans):
+                shorter = f"{shorter[:start]} {shorter[end:]}"
         text = shorter
-    else:
-        return _without_syntax(text)
-    if text.isascii() or not known.ids:  # tokenizers match these tokens literally, apart from Unicode normalisation
-        return text
-    for _ in range(_PASSES):
-        encoded = _encode(tokenizer, text)
-        spans = [span for id, span in encoded if id in known.ids]
-        if not spans:
-            return text
-        if any(start >= end for start, end in spans):
-            break  # no offsets: a tokenizer in pure Python
-        for start, end in reversed(spans):
-            text = f"{text[:start]} {text[end:]}"
     return _without_syntax(text)
 
 

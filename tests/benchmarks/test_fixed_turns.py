@@ -38,4 +38,15 @@ def test_a_turn_takes_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     environment.reset(seed=0)
     for _ in range(30):
         environment.step("up")
+    assert slept.pop(0) == 0.0  # of its beginning
     assert len({*slept}) == 30 and 0 <= min(slept) < 0.02 and 0.03 < max(slept) <= 0.05
+
+
+def test_episodes_begin_at_different_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("benchmarks.fixed_turns.time.sleep", slept.append)
+    (row, *_) = fixed_turns_rows(1, turns=8, start=0.3)
+    environment = FixedTurns(**json.loads(row["extra_info"]["environment_options"]))
+    for seed in range(30):
+        environment.reset(seed=seed)
+    assert len({*slept}) == 30 and 0 <= min(slept) < 0.1 and 0.2 < max(slept) <= 0.3

@@ -23,15 +23,22 @@ def divided(config: DictConfig) -> DictConfig:
     return config
 
 
-@pytest.mark.parametrize("model", ["actor_rollout_ref", "extractor"])
-def test_engines_other_than_fsdp_are_refused(divided: DictConfig, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "engine", "known"),
+    [
+        ("actor_rollout_ref", "megatron", "fsdp, fsdp2"),
+        ("extractor", "megatron", "fsdp2"),
+        ("extractor", "fsdp", "fsdp2"),
+    ],
+)
+def test_engines_other_than_fsdp_are_refused(divided: DictConfig, model: str, engine: str, known: str) -> None:
     """Their settings are others, too: one line, and no error of what is looked for next."""
     with open_dict(divided):
-        divided[model].actor.strategy = "megatron"
+        divided[model].actor.strategy = engine
         del divided[model].actor["ulysses_sequence_parallel_size"]
     with pytest.raises(ConfigError) as caught:
         validate(divided)
-    assert str(caught.value) == f"{model}.actor.strategy=megatron is not supported; it must be one of fsdp, fsdp2"
+    assert str(caught.value) == f"{model}.actor.strategy={engine} is not supported; it must be one of {known}"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The extractor's prompts."""
 
 import re
+from functools import partial
+from typing import ClassVar
 
 import pytest
 
@@ -162,6 +164,38 @@ def test_a_tag_that_one_text_begins_and_another_one_ends_takes_nothing_of_ours_w
         "Turn 2",
         "Final observation:",
     ]
+
+
+class WithThink:
+    """A tokenizer with a token that belongs to no known family."""
+
+    added_tokens_decoder: ClassVar = {7: "<think>"}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 9])
+@pytest.mark.parametrize(
+    ("begins", "ends"), [("<function=a", "b>"), ("<invoke a", "b>"), ("<seed:a", "b>"), ("<|a", "b|>"), ("<|", "x|>")]
+)
+@pytest.mark.parametrize(
+    "line", ["Outcome: success{}", "{}Outcome: success", "Turn {}5", "x\n{}\n5. give up", "Earlier {}experience:"]
+)
+def test_a_token_of_the_reader_inside_of_a_marker_hides_no_heading(
+    line: str, begins: str, ends: str, depth: int
+) -> None:
+    tokenizer = WithThink()
+    text = line.format(begins * depth + "<think>" + ends * depth)
+    quote = partial(quoted, tokenizer=tokenizer)
+    turn = Turn(observation=text, response="go", questions=(Question(query=text, answer="x"),))
+    trajectory = render_trajectory([turn], text, quote=quote)
+    entry = render_entry(used().model_copy(update={"content": text}), step=1, quote=quote)
+    for messages in (
+        distill_messages(text, text, [text], trajectory, False, similar=[text], quote=quote),
+        answer_messages(text, text, quote=quote),
+        merge_messages([entry]),
+    ):
+        prompt = messages[1]["content"]
+        assert without_control_tokens(prompt, tokenizer) == prompt  # nothing is removed any more
+        assert not re.search(r"^(?!> )[^\w\n]*(Outcome: success|Turn +5|Earlier  experience)|\n\s*\n5\.", prompt, re.M)
 
 
 def _as_read(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,18 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
     await setup.manager.collect(1)
     batch = await setup.manager.next_batch()
     assert batch is not None and (batch.records[0].kind, batch.rewards) == ("merge", [1.0])
+
+
+async def test_an_entry_hides_no_heading_behind_a_token_of_the_extractor(
+    open_manager: Open, extractor: Extractor, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(tokenizer), "added_tokens_decoder", {7: "<think>"}, raising=False)
+    setup = await open_manager(merge=MergeConfig(chunk=2))
+    setup.start()
+    await setup.seed("jump up", "<function=a<think>b>\nTurn <function=a<think>b>9:")
+    assert await setup.manager.merge()
+    await merged(setup)
+    assert re.findall(r"^.*Turn\s+9:", extractor.prompts[0][1], re.M) == ["> Turn  9:"]
 
 
 async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(

@@ -4,9 +4,9 @@ Reads paths of specifications from standard input and answers each with a line. 
 ``overrides`` of recipes/minihack_small, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
 goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first two updates
-are made before all others, too, and raise in the first and second backward pass of that module; with ``by_hand``
-PyTorch lacks ``reset_iter_state`` then. One of several processes (``RANK``, ``WORLD_SIZE``) takes its equal share of
-the rows, as verl's dispatch divides them.
+are made before all others, too, and raise in the first and second backward pass of that module, then in its first and
+second forward pass; with ``by_hand`` PyTorch lacks ``reset_iter_state`` then. One of several processes (``RANK``,
+``WORLD_SIZE``) takes its equal share of the rows, as verl's dispatch divides them.
 """
 
 import itertools
@@ -111,11 +111,12 @@ def update(file: Path) -> None:
         reset = FSDPModule.reset_iter_state
         if specification["by_hand"]:
             del FSDPModule.reset_iter_state
-        for call, broken in enumerate(specification["updates"][:2], 1):
-            hook = module.register_full_backward_hook(failing(call))
-            with suppress(MemoryError):
-                make(broken)
-            hook.remove()
+        for register in (module.register_full_backward_hook, module.register_forward_hook):
+            for call, broken in enumerate(specification["updates"][:2], 1):
+                hook = register(failing(call))
+                with suppress(MemoryError):
+                    make(broken)
+                hook.remove()
         FSDPModule.reset_iter_state = reset
         assert not taken
     for update in specification["updates"]:

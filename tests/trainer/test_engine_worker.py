@@ -1,7 +1,7 @@
 """A worker whose part of a checkpoint cannot be written, with a stub of verl's engine."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,7 +74,8 @@ class Broken(FSDPModule):
 def stub_engine(module: Any = None, **parts: Any) -> Any:
     """Return an engine after an update that has failed, by default outside of a pass."""
     offloads = {"is_param_offload_enabled": False, "is_optimizer_offload_enabled": False}
-    engine = SimpleNamespace(module=module or Broken("IDLE"), to=lambda *_, **__: None, **offloads)
+    mesh = SimpleNamespace(ndim=1)
+    engine = SimpleNamespace(module=module or Broken("IDLE"), to=lambda *_, **__: None, device_mesh=mesh, **offloads)
     vars(engine).update(parts)
     return engine
 
@@ -139,9 +140,9 @@ async def test_a_rank_that_the_others_left_alone_begins_nothing_that_they_would_
     with pytest.raises(RanksApart, match="have not ended their part"):
         worker.update_actor("first")
     for order in (worker.update_actor, worker.save_checkpoint, worker.restart):
-        with pytest.raises(RanksApart, match="still wait in an update"):
+        with pytest.raises(RanksApart, match="have gone apart"):
             order("second")
-    with pytest.raises(RanksApart, match="still wait in an update"):
+    with pytest.raises(RanksApart, match="have gone apart"):
         await worker.update_weights("second")
     assert made == ["first"]
 
@@ -225,6 +226,21 @@ def test_a_failed_update_leaves_the_device_as_one_that_was_made(fails: bool, mon
         assert worker.update_actor("well") == "norm 0.5"
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_half_a_step_of_ranks_that_hold_copies_is_saved_nowhere(copies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run would train on copies that differ; parts of the same weights are of no such kind."""
+    worker, saved = trained_worker(monkeypatch), list[str]()
+    monkeypatch.setattr(DetachActorWorker, "save_checkpoint", lambda self, *given: saved.append(given[0]))
+    monkeypatch.setattr(engine_worker, "leaving_together", nullcontext)
+    monkeypatch.setattr(engine_worker, "tell_each_other", lambda said, group: [said, (1, 1, True)])
+    worker.actor.engine.device_mesh.ndim = 2 if copies else 1
+    with pytest.raises(UpdateMade):
+        worker.update_actor("_foreach_sqrt")
+    with pytest.raises(RanksApart) if copies else nullcontext():
+        worker.save_checkpoint("folder")
+    assert saved == ([] if copies else ["folder"])
+
+
 def update_in_ranks(rank: int, file: str, pipe: Any) -> None:
     """Make updates that fail in one rank, and send how each ended."""
     from torch import distributed
@@ -269,5 +285,5 @@ def test_where_one_rank_cannot_go_on_none_does(failing: str, monkeypatch: pytest
     worker.actor = SimpleNamespace(engine=stub_engine(WithoutWayOut() if failing == "this rank" else None))
     with pytest.raises(MemoryError):
         worker.update_actor(None)
-    with pytest.raises(RanksApart if failing == "apart" else RuntimeError, match=r"still wait|cannot train further"):
+    with pytest.raises(RanksApart if failing == "apart" else RuntimeError, match=r"gone apart|cannot train"):
         worker.update_actor(None)

@@ -283,6 +283,7 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
         (2, True, "", "param_offload=false", False),
         (1, False, "model.layers.0.mlp", "use_no_sync_for_gradient_accumulation=true", False),
         (1, False, "model.layers.0.mlp", "param_offload=true", True),
+        (1, False, "model.layers.0.mlp", "param_offload=true reshard_after_forward=false", False),
         (2, False, "model.layers.0.mlp", "param_offload=false", False),
         (2, False, "model.layers.0.mlp", "use_no_sync_for_gradient_accumulation=true", True),
     ],
@@ -296,14 +297,15 @@ def test_an_extractor_update_is_equation_3(
     setting: str,
     by_hand: bool,
 ) -> None:
-    """Also after one whose backward pass has raised, when the gradients of some layers were there already.
+    """Also after some whose forward or backward pass has raised, when the gradients of some layers were there already.
 
-    And after one in the second micro-batch, with a PyTorch that cannot forget such a pass itself, too.
+    In the second micro-batch, too, and with a PyTorch that cannot forget such a pass itself.
     """
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     kinds, failed = ["distill"] * 6 + ["answer"] * 2, [row == 3 for row in range(8)]
     rows = sampled_rows(model, extractor_advantages(rewards, weights, kinds, failed).tolist(), multi_turn=False)
-    settings = [f"extractor.model.use_remove_padding={packed}", f"extractor.actor.fsdp_config.{setting}"]
+    settings = [f"extractor.model.use_remove_padding={packed}"]
+    settings += [f"extractor.actor.fsdp_config.{each}" for each in setting.split()]
     real = gradients("extractor", rows, *settings, ranks=ranks, fails_in=fails_in, by_hand=by_hand)
 
     entries = (1.0 - 1.0 + 0.5 + 1.0 + 0.0) / 5

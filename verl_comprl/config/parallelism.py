@@ -16,8 +16,9 @@ from verl_comprl.config.slots import (
 )
 from verl_comprl.config.tree import ComprlConfig
 
-ENGINES = ("fsdp", "fsdp2")
-"""verl's training engines with which the trainers work (``actor.strategy``)."""
+ENGINES = {"actor_rollout_ref": ("fsdp", "fsdp2"), "extractor": ("fsdp2",)}
+"""verl's training engines with which the trainers work (``actor.strategy``). After an update that has failed, which is
+tried again for the extractor only, FSDP1 can do nothing more, not even save."""
 
 
 def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
@@ -48,8 +49,8 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
 def other_engines(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     """Yield a line for each model whose engine is not supported; it lacks settings that other checks read."""
     for subtree in ("actor_rollout_ref", *(["extractor"] if comprl.has_extractor_engine else [])):
-        if (strategy := config[subtree].actor.strategy) not in ENGINES:
-            yield f"{subtree}.actor.strategy={strategy} is not supported; it must be one of {', '.join(ENGINES)}"
+        if (strategy := config[subtree].actor.strategy) not in (known := ENGINES[subtree]):
+            yield f"{subtree}.actor.strategy={strategy} is not supported; it must be one of {', '.join(known)}"
 
 
 def _servers(config: DictConfig, subtree: str, pools: dict[str, int]) -> Iterator[str]:

@@ -86,6 +86,8 @@ class ExtractorCalls:
         self._encoder = PromptEncoder(
             tokenizer, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations, votes=votes
         )
+        self.quote = self._encoder.quote
+        """Makes a text of an entry that is to be merged a part of the prompt."""
         self._generate = generate
         self._max_prompt_tokens = max_prompt_tokens
         self._max_operations = max_operations
@@ -127,7 +129,7 @@ class ExtractorCalls:
 
     async def answer(self, experience: str, query: str, step: int) -> tuple[str | None, GenerationRecord]:
         """Answer a ``search_and_ask`` query from one entry; the text is ``None`` if the answer cannot be parsed."""
-        prompt = self._encoder.encode(answer_messages(experience, query))
+        prompt = self._encoder.encode(answer_messages(experience, query, quote=self.quote))
         answer, record = await self._call(CallKind.ANSWER, str(uuid.uuid4()), prompt, step)
         return parse_answer(answer), record
 

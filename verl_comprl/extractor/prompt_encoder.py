@@ -3,11 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any, Protocol
 
 from verl_comprl.experience.schema import DistillationRequest, Question, Turn
 from verl_comprl.extractor.prompts import Message, distill_messages, render_trajectory
+from verl_comprl.extractor.prompts.quoting import Quote, quoted
 from verl_comprl.untrusted import CHARACTERS_PER_TOKEN, without_control_tokens
 
 _SHORTEST_TEXT = 200
@@ -51,6 +53,10 @@ class PromptEncoder:
         self._max_operations = max_operations
         self._votes = votes
 
+    def quote(self, text: str, *, part: str = "") -> str:
+        """Make a text a part of a prompt of this tokenizer; one that is longer than any prompt is not tokenized."""
+        return quoted(text, part=part, tokenizer=self._tokenizer if len(text) <= self._max_characters else None)
+
     def encode(self, messages: list[Message]) -> Prompt:
         """Encode messages, without what a tokenizer would take for control tokens.
 
@@ -80,17 +86,19 @@ class PromptEncoder:
         """
         read, similar = list(request.experience_texts), list(similar)
         final = request.final_observation
+        quote: Quote = cache(self.quote)  # most texts are those of the attempt before
 
         def messages(turns: Sequence[Turn]) -> list[Message]:
             return distill_messages(
                 request.instructions,
                 request.goal,
                 read,
-                render_trajectory(turns, final, left_out=len(request.turns) - len(turns)),
+                render_trajectory(turns, final, left_out=len(request.turns) - len(turns), quote=quote),
                 request.outcome.success,
                 self._max_operations,
                 similar=similar,
                 votes=self._votes,
+                quote=quote,
             )
 
         turns, prompt = self._with_most_turns(request.turns, messages)

@@ -80,8 +80,9 @@ class MergePass:
         that cannot be parsed leaves its entries as they are, and carries none.
         """
         weight = self.config.bank.asked_weight
-        texts = [render_entry(entry, step=self.step(), asked_weight=weight) for entry in listed]
-        answer, record = await self.calls.merge(texts, self.step(), listed=[entry.id for entry in listed])
+        step, quote = self.step(), self.calls.quote
+        texts = [render_entry(entry, step=step, asked_weight=weight, quote=quote) for entry in listed]
+        answer, record = await self.calls.merge(texts, step, listed=[entry.id for entry in listed])
         return await self.availability.when_there(lambda: self._apply(listed, answer, record))
 
     async def _apply(self, listed: Sequence[Experience], answer: ParsedAnswer, record: GenerationRecord) -> list[str]:

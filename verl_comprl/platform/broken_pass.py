@@ -11,6 +11,21 @@ from typing import Any
 from torch.distributed.fsdp import FSDPModule
 
 
+def forget_with_gradients(engine: Any) -> None:
+    """Let verl's engine, when it clears gradients, forget a pass that was broken off, too.
+
+    It does so when an update has raised, before it offloads the weights; to move some that are whole would break the
+    module for good.
+    """
+    clear = engine.optimizer_zero_grad
+
+    def clear_all() -> None:
+        clear()
+        begin_anew(engine.module)
+
+    engine.optimizer_zero_grad = clear_all
+
+
 def begin_anew(module: Any) -> bool:
     """Let the next pass of the root ``module`` begin anew, without gradients; returns whether it can.
 

@@ -14,7 +14,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 
 from verl_comprl.errors import UpdateMade
-from verl_comprl.platform.broken_pass import begin_anew
+from verl_comprl.platform.broken_pass import begin_anew, forget_with_gradients
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.platform.ranks import RanksApart, ending_together, leaving_together, meeting_group, tell_each_other
@@ -29,7 +29,8 @@ class EngineWorker(DetachActorWorker):
     _cannot_train = False
     """Whether a failed update has left the engine in a state from which nothing leads back."""
     _is_apart = False
-    """Whether other ranks wait in a collective operation, which whatever this one began next would meet."""
+    """Whether other ranks wait in a collective operation, which whatever this one began next would meet, or have other
+    weights where they should have the same."""
     _steps_begun = _steps_ended = 0
     """Of the optimizer, in this update. One that fails may have changed weights, and moments before them."""
     _meeting: Any = None
@@ -43,6 +44,7 @@ class EngineWorker(DetachActorWorker):
         super().init_model()
         self._meeting = meeting_group()
         if self.actor is not None:
+            forget_with_gradients(self.actor.engine)
             self._watch_steps(self.actor.engine)
 
     @register(dispatch_mode=_ALL_RANKS)
@@ -72,10 +74,11 @@ class EngineWorker(DetachActorWorker):
         """Agree with the other ranks on what a failed update has left; return whether one of them has changed weights.
 
         Where not all have taken the same steps to their end, none trains any more, and the optimizer begins anew in
-        whatever resumes from here: its moments are of different steps, or incomplete.
+        whatever resumes from here: its moments are of different steps, or incomplete. Where ranks hold copies of the
+        same weights, these may differ, too, and no more is made of them.
         """
         engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
-        mine = (self._steps_begun, self._steps_ended, begin_anew(engine.module) and self._is_put_away(engine))
+        mine = (self._steps_begun, self._steps_ended, begin_anew(engine.module) and self._put_away(engine))
         try:
             every = tell_each_other(mine, self._meeting)
         except RanksApart:
@@ -84,15 +87,15 @@ class EngineWorker(DetachActorWorker):
         is_whole = len({steps for begun, ended, _ in every for steps in (begun, ended)}) == 1
         if not is_whole:
             engine.optimizer.state.clear()
+            self._is_apart = engine.device_mesh.ndim > 1  # verl's mesh of replicas and shards (``fsdp_size``)
         self._cannot_train = not (is_whole and all(can for _, _, can in every))
         return any(begun for begun, _, _ in every)
 
     @staticmethod
-    def _is_put_away(engine: Any) -> bool:
-        """Offload what verl offloads after an update; a failed one may have left it where the servers need the memory.
+    def _put_away(engine: Any) -> bool:
+        """Offload what verl offloads after an update; returns whether that was possible.
 
-        verl does not, if it could not load all of it, and moves whole weights in the place of their parts if the pass
-        has been broken off.
+        verl does not after one for which it could not load all of it, and the servers need the memory.
         """
         weights, moments = engine.is_param_offload_enabled, engine.is_optimizer_offload_enabled
         try:
@@ -121,7 +124,7 @@ class EngineWorker(DetachActorWorker):
 
     def _refuse_if_apart(self) -> None:
         if self._is_apart:
-            raise RanksApart("other ranks still wait in an update that has failed")
+            raise RanksApart("the ranks have gone apart in an update that has failed")
 
     @wraps(DetachActorWorker.update_weights)
     async def update_weights(self, *given: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ async def play_all(
 ) -> int:
     """Play the attempts that ``output`` lacks, append a line for each, and return their number.
 
-    What the first one raises ends the others, and is raised; so is a refusal where nothing but refusals has come.
+    What the first one raises ends the others, and is raised. A model that refuses the first prompt of a task costs its
+    attempts; where it has refused those of all tasks, and there are no earlier attempts, that is raised.
     """
     done = _done(output)
     missing = [
@@ -73,26 +75,20 @@ async def play_all(
         if (row["extra_info"]["task_id"], row["extra_info"]["seed"], attempt) not in done
     ]
     host, slots, raised = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel), list[Exception]()
-    refused, accepts = set[str](), False
-    most = min(2 * parallel, len({row["extra_info"]["task_id"] for row, _ in missing}))
-    """Tasks of which the first prompts may be refused: if all of them are, it is not for their length."""
+    refused, tasks = set[str](), {row["extra_info"]["task_id"] for row, _ in missing}
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a", encoding="utf-8") as file:
-
-        async def answered(messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, int]:
-            nonlocal accepts
-            answer = await ask(messages, tools)
-            accepts = True
-            return answer
 
         async def one(row: Mapping[str, Any], attempt: int) -> None:
             try:
                 try:
                     async with slots:
-                        record = await play(host, row, attempt, answered)
+                        record = await play(host, row, attempt, ask)
                 except ChatRefused as error:
+                    if not refused:  # for want of which nobody would know until the last task
+                        print(f"comprl env: {row['extra_info']['task_id']}: {error}", file=sys.stderr, flush=True)
                     refused.add(row["extra_info"]["task_id"])
-                    if not accepts and len(refused) >= most:
+                    if refused == tasks and not done:
                         raise
                     record = unplayed(row, attempt) | {"error": str(error)}
                 file.write(json.dumps(record) + "\n")

@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from openai import NOT_GIVEN, OpenAIError
@@ -74,9 +73,10 @@ def text_of(message: Mapping[str, Any]) -> str:
     calls = []
     for call in message.get("tool_calls") or ():
         name, arguments = call["function"]["name"], call["function"]["arguments"]
-        # The environment refuses what is no JSON, as it refuses any other text; the second if it is nested too deep.
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
-        calls.append(f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>")
+        try:
+            call = json.dumps({"name": name, "arguments": json.loads(arguments)})
+        except (ValueError, RecursionError):  # the environment refuses what is no JSON, as any other text
+            call = json.dumps({"name": name, "arguments": arguments})
+        calls.append(f"<tool_call>{call}</tool_call>")
     text = "\n".join([message.get("content") or "", *calls]).strip()
     return text.encode("utf-8", "replace").decode()  # with half a surrogate pair no further request could be sent

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage, Turn
-from verl_comprl.extractor.prompts.quoting import quoted
+from verl_comprl.extractor.prompts.quoting import Quote, quoted
 from verl_comprl.extractor.prompts.templates import fill
 
 Message = dict[str, Any]
@@ -22,13 +22,16 @@ def _numbered(texts: Sequence[str], start: int = 1) -> str:
     return "\n\n".join(entries) or "(none)"
 
 
-def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, left_out: int = 0) -> str:
+def render_trajectory(
+    turns: Sequence[Turn], final_observation: str = "", *, left_out: int = 0, quote: Quote = quoted
+) -> str:
     """Return ``τ = (s_0, a_0, …, s_T)`` as text: numbered turns, then the final observation.
 
     Args:
         turns: In order. Advice that the actor asked for is marked as such, since it is neither observation nor action.
         final_observation: ``s_T``; "" if there is none.
         left_out: Turns missing from the middle of ``turns``, which the text states.
+        quote: That of the model that reads it (``ExtractorCalls.quote``); here and below, one for any model by default.
     """
     middle = len(turns) // 2
     parts = []
@@ -36,11 +39,11 @@ def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, lef
         if left_out and index == middle:
             parts.append(fill("turn.left_out", number=left_out))
         number = index + 1 + (left_out if index >= middle else 0)
-        asked = [fill("turn.question", query=quoted(item.query), answer=quoted(item.answer)) for item in turn.questions]
-        observation = "\n".join([quoted(turn.observation), *asked])
-        parts.append(fill("turn", number=number, observation=observation, response=quoted(turn.response)))
+        asked = [fill("turn.question", query=quote(item.query), answer=quote(item.answer)) for item in turn.questions]
+        observation = "\n".join([quote(turn.observation), *asked])
+        parts.append(fill("turn", number=number, observation=observation, response=quote(turn.response)))
     if final_observation:
-        parts.append(fill("turn.final", observation=quoted(final_observation)))
+        parts.append(fill("turn.final", observation=quote(final_observation)))
     return "\n\n".join(parts)
 
 
@@ -54,6 +57,7 @@ def distill_messages(
     *,
     similar: Sequence[str] = (),
     votes: bool = False,
+    quote: Quote = quoted,
 ) -> list[Message]:
     """Return the prompt that asks for operations on a finished episode: add, update, return, and votes if wanted.
 
@@ -66,6 +70,7 @@ def distill_messages(
         max_operations: Operations that one answer may have.
         similar: Further entries, with the numbers after those.
         votes: Whether the answer may vote on entries that the actor read.
+        quote: That of the model that reads the prompt.
     """
     return _messages(
         "distill",
@@ -74,16 +79,16 @@ def distill_messages(
             "votes": fill("distill.system.votes") + "\n" if votes else "",
         },
         # They describe tools in the environment's words. Rules of environments often begin with "Rules:" themselves.
-        instructions=quoted(instructions, part="rules") or "(none)",
-        goal=quoted(goal),
-        experience=_numbered(list(map(quoted, experience))),
-        similar=_numbered(list(map(quoted, similar)), start=len(experience) + 1),
+        instructions=quote(instructions, part="rules") or "(none)",
+        goal=quote(goal),
+        experience=_numbered(list(map(quote, experience))),
+        similar=_numbered(list(map(quote, similar)), start=len(experience) + 1),
         trajectory=trajectory,
         outcome="success" if success else "failure",
     )
 
 
-def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WEIGHT) -> str:
+def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WEIGHT, quote: Quote = quoted) -> str:
     """Return an entry with its record, as a merge lists it.
 
     The record is one line, such as ``(tasks: room; age 12 steps; used 9 times, 67 % success (44 % without))``. Of an
@@ -94,6 +99,7 @@ def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WE
         entry: The entry.
         step: Current actor step.
         asked_weight: Weight of an episode that read the entry only through an answer.
+        quote: That of the model that reads it.
     """
     tasks = {*entry.tasks, *(usage.task for usage in entry.usage)}
     age = max(0, step - entry.created_step)  # an imported entry has the step of the run that wrote it
@@ -104,7 +110,7 @@ def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WE
     if not entry.usage:
         record.append("not used yet")
     shown = ", ".join(entry.tasks) or "unknown"
-    return fill("entry.record", tasks=shown, record="; ".join(record), text=quoted(entry.text))
+    return fill("entry.record", tasks=shown, record="; ".join(record), text=quote(entry.text))
 
 
 def _render_usage(usage: TaskUsage, asked_weight: float) -> str:
@@ -126,6 +132,6 @@ def merge_messages(entries: Sequence[str]) -> list[Message]:
     return _messages("merge", entries=_numbered(entries))
 
 
-def answer_messages(experience: str, query: str) -> list[Message]:
+def answer_messages(experience: str, query: str, *, quote: Quote = quoted) -> list[Message]:
     """Return the prompt that asks for an answer to a ``search_and_ask`` query from one entry."""
-    return _messages("answer", experience=quoted(experience), query=quoted(query))
+    return _messages("answer", experience=quote(experience), query=quote(query))

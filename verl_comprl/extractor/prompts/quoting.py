@@ -7,6 +7,7 @@ structure is follows from the templates. All other lines stay as they are, witho
 
 import re
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 from verl_comprl.extractor.prompts.templates import headings
 from verl_comprl.untrusted import SYNTAX, folded, without_control_tokens
@@ -28,18 +29,28 @@ _TOKEN = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\][^\[\]\s]{0,16}\[|(?<!\
 """May be a control token, from which the prompt is cleaned later: it stands for a space."""
 
 
-def quoted(text: str, *, part: str = "") -> str:
+class Quote(Protocol):
+    """:func:`quoted` for one tokenizer."""
+
+    def __call__(self, text: str, *, part: str = "") -> str:
+        """Return ``text`` with ``> `` before each line that looks like a part of the prompt."""
+        ...
+
+
+def quoted(text: str, *, part: str = "", tokenizer: Any = None) -> str:
     """Return ``text`` with ``> `` before each line that a reader could take for a part of the prompt.
 
     Args:
         text: Untrusted text.
         part: The heading under which it stands, in lower case: this one begins nothing new there.
+        tokenizer: That of the model that reads the prompt. A token of it inside of another model's marker hides that
+            one until it is removed; then both are gone, and what stood behind them begins a line.
     """
     lines, after_empty = [], False
     # Before, and not only when the prompt is complete: a marker at the beginning of a line hides what comes after it.
     # Most texts have none of the characters that it takes, and most of a prompt's time would be spent here.
     has_syntax = SYNTAX.search(folded(text))
-    for line in (without_control_tokens(text) if has_syntax else text).splitlines(keepends=True):
+    for line in (without_control_tokens(text, tokenizer) if has_syntax else text).splitlines(keepends=True):
         seen = folded(line).lower()
         views = (seen, _TOKEN.sub(" ", seen)) if has_syntax else (seen,)
         heading = _first(_HEADINGS, views)
