@@ -55,18 +55,18 @@ def lessons(*, world: int = 1, each: int = 4) -> Iterator[tuple[str, str, str]]:
 
 
 def fixed_turns_rows(
-    count: int, *, turns: int, world: int = 1, pause: float = 0.0, start: float = 0.0
+    count: int, *, turns: int, world: int = 1, pause: float = 0.0, start: float = 0.0, longer: int = 0
 ) -> list[dict[str, Any]]:
     """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns.
 
     Their prompts have different lengths, as those of other tasks have: where all are equal nothing is padded, and an
-    update needs no mask, which makes it faster, but only in an arm without experience.
+    update needs no mask, which makes it faster, but only in an arm without experience. All have ``longer`` words more.
     """
     rows = [
         row for family in FAMILIES for row in build_rows("train", count, world=world, family=family, max_turns=turns)
     ]
     for number, row in enumerate(rows):
-        row["prompt"][0]["content"] += " open" * (number % LENGTHS)
+        row["prompt"][0]["content"] += " open" * (number % LENGTHS + longer)
         options = json.loads(row["extra_info"]["environment_options"])
         row["extra_info"]["environment_options"] = json.dumps(options | {"pause": pause, "start": start})
         row["extra_info"]["environment"] = "benchmarks.fixed_turns:FixedTurns"

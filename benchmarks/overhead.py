@@ -1,15 +1,16 @@
 """Measures what experience costs the actor: wall clock of rollouts and steps in arms that do the same work.
 
-``baseline``; ``recorded``, the method with an extractor that repeats recorded answers, so that no second model
-computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named; and ``burdened``, the
-baseline beside a process at idle priority that is not part of it (``burden``). Every episode has the
+``baseline``; ``longer``, the baseline with prompts that have as many more tokens as experience adds on average, which
+any method pays that shows it; ``recorded``, the method with an extractor that repeats recorded answers, so that no
+second model computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named; and
+``burdened``, the baseline beside a process at idle priority that is not part of it (``burden``). Every episode has the
 same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
 asked, and the arms have the same prompts. The beginning of an episode takes up to ``--start-ms`` and a turn of the
 environment up to ``--pause-ms``, so that in no arm all episodes wait for their next tokens at the same moment; little,
 since at most four environments of an agent loop worker work at a time, and longer ones would decide how long a rollout
-takes. Arms take turns of a few steps, forwards
-and backwards (ABCD DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted
-from the clock; below the verdict stands what the mechanism costs at equal speed of the cores.
+takes. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on engines that are started once; the first
+step of a turn is left out. Nothing is subtracted from the clock; below the verdict stands what the mechanism costs at
+equal speed of the cores.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing. The table leaves
 out rounds beside which others have used the cores; they are not measured again.
@@ -60,6 +61,9 @@ RECORDED_STEPS = 6
 ROLLOUTS, TURN_TOKENS = 8, 8
 USUAL_TURNS = 8
 """Of an episode of the miniature."""
+LONGER = 44
+"""Words of one token that prompts of the arm ``longer`` have more: half of what a guided prompt has of experience."""
+LONGER_ROWS = "longer.parquet"
 LENGTHS = ("data.max_response_length", "actor_rollout_ref.rollout.max_model_len")
 """Settings of the miniature, in tokens, that hold an episode with ``USUAL_TURNS``."""
 
@@ -84,7 +88,9 @@ def overrides(
     from benchmarks.fixed_turns import fixed_turns_rows
 
     data = output / "rows.parquet"
-    pandas.DataFrame(fixed_turns_rows(96, turns=turns, pause=pause, start=start)).to_parquet(data)
+    for file, longer in ((data, 0), (output / LONGER_ROWS, LONGER)):
+        rows = fixed_turns_rows(96, turns=turns, pause=pause, start=start, longer=longer)
+        pandas.DataFrame(rows).to_parquet(file)
     batch = prompts * ROLLOUTS
     return [
         f"trainer.default_local_dir={output / 'runs'}",
@@ -151,6 +157,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
         *options.overrides,
     ]
     own = {arm: ["arm=baseline"] if arm in WITHOUT else [f"comprl.extractor.cpu_priority={arm}"] for arm in ARMS}
+    own["longer"] += [f"data.train_files={output / LONGER_ROWS}"]
     own["recorded"] = ["comprl.extractor.cpu_priority=normal"]
     # The first one starts both engines, and records.
     starting = ["normal", *(arm for arm in ARMS[:-1] if arm in options.arms)]
@@ -226,7 +233,7 @@ def turn(arm: Any, name: str, number: int, steps: int) -> list[Row]:
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=USUAL, help="default: all but burdened")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=USUAL, help="default: all but burdened, longer")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each arm (default: 10)")
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
     parser.add_argument("--prompts", type=int, default=3, help="prompts of a step, 8 rollouts each (default: 3)")

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.paired import ratio_of_means, show
 
-ARMS = ("baseline", "burdened", "recorded", "idle", "normal")
-WITHOUT = ("baseline", "burdened")
+ARMS = ("baseline", "burdened", "longer", "recorded", "idle", "normal")
+WITHOUT = ("baseline", "burdened", "longer")
 """Without experience."""
 LEFT_OUT = 1
 """Steps at the start of a turn that are not measured: nothing is in the background yet."""
