@@ -54,8 +54,8 @@ class PromptEncoder:
         self._votes = votes
 
     def quote(self, text: str, *, part: str = "") -> str:
-        """Make a text a part of a prompt of this tokenizer; one that is longer than any prompt is not tokenized."""
-        return quoted(text, part=part, tokenizer=self._tokenizer if len(text) <= self._max_characters else None)
+        """Make a text a part of a prompt for this tokenizer; one that is too long for any stays so, as it is."""
+        return text if len(text) > self._max_characters else quoted(text, part=part, tokenizer=self._tokenizer)
 
     def encode(self, messages: list[Message]) -> Prompt:
         """Encode messages, without what a tokenizer would take for control tokens.

@@ -65,7 +65,7 @@ async def play_all(
     """Play the attempts that ``output`` lacks, append a line for each, and return their number.
 
     What the first one raises ends the others, and is raised. A model that refuses the first prompt of a task costs its
-    attempts; where it has refused those of all tasks, and there are no earlier attempts, that is raised.
+    attempts; where it has refused those of all, and there are no earlier attempts, that is raised in the end.
     """
     done = _done(output)
     missing = [
@@ -75,7 +75,7 @@ async def play_all(
         if (row["extra_info"]["task_id"], row["extra_info"]["seed"], attempt) not in done
     ]
     host, slots, raised = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel), list[Exception]()
-    refused, tasks = set[str](), {row["extra_info"]["task_id"] for row, _ in missing}
+    refused = list[ChatRefused]()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a", encoding="utf-8") as file:
 
@@ -87,9 +87,7 @@ async def play_all(
                 except ChatRefused as error:
                     if not refused:  # for want of which nobody would know until the last task
                         print(f"comprl env: {row['extra_info']['task_id']}: {error}", file=sys.stderr, flush=True)
-                    refused.add(row["extra_info"]["task_id"])
-                    if refused == tasks and not done:
-                        raise
+                    refused.append(error)
                     record = unplayed(row, attempt) | {"error": str(error)}
                 file.write(json.dumps(record) + "\n")
                 file.flush()
@@ -105,6 +103,8 @@ async def play_all(
             raise raised[0] from None
         finally:
             await host.close()
+    if len(refused) == len(missing) and refused and not done:
+        raise refused[0]
     return len(missing)
 
 
