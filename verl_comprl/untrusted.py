@@ -69,11 +69,13 @@ Ling, Ring and LLaDA2 begin one; these are no families' markers above, since doc
 SYNTAX = re.compile(r"[<>\[\]{}|]")
 """Characters of which every control token has one."""
 _LOOKALIKES = str.maketrans(
-    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
-    "<><><><><><>|||||//::::aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
+    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝкАВЕІЈКМНОРЅТХСУԌԚԜοανριυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - these are the lookalikes
+    "<><><><><><>|||||//::::aeopcyxisjdhqwkABEIJKMHOPSTXCYGQWoavpiuABEZHIKMNOPTYX",
 )
 _BLANK = re.compile("[\u115f\u1160\u3164\uffa0\u2800]")
 """Letters and a symbol that show nothing, or a blank."""
+_IGNORABLE = re.compile("[\u2065\ufff0-\ufff8\U000e0000-\U000e0fff]")
+"""Not assigned, in part, and shown as nothing (Unicode's ``Default_Ignorable_Code_Point``)."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x1f\x7f]")
 """Those of ASCII that end no line, and are no white space that tokenizers keep."""
 _LINE_END = re.compile("\r(?!\n)|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -239,7 +241,7 @@ def _folded(char: str) -> str:
 def _is_invisible(char: str) -> bool:
     category = unicodedata.category(char)
     is_control = category == "Cc" and (char == "\x1f" or not char.isspace())
-    return category in ("Mn", "Me", "Cf") or bool(_BLANK.match(char)) or is_control
+    return category in ("Mn", "Me", "Cf") or bool(_BLANK.match(char)) or is_control or bool(_IGNORABLE.match(char))
 
 
 @lru_cache(8)

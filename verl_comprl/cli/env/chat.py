@@ -61,7 +61,8 @@ class Chat:
             text = text_of(message.to_dict())
         except (AttributeError, KeyError, TypeError) as error:
             raise ChatError(f"{self._place}: an answer's message is of another form: {first_line(error)}") from error
-        return text, getattr(answer.usage, "completion_tokens", None) or 0
+        tokens = getattr(answer.usage, "completion_tokens", None)
+        return text, tokens if isinstance(tokens, int) else 0
 
     async def close(self) -> None:
         """Close the connections."""
