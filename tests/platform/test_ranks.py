@@ -1,4 +1,4 @@
-"""Tests that ranks leave a block together if one of them fails, and that it is said where they cannot."""
+"""Ranks leave a block together if one of them fails, and a rank that the others leave alone raises ``RanksApart``."""
 
 from pathlib import Path
 from typing import Any
