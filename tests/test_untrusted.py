@@ -31,15 +31,22 @@ FOREIGN = (
     "<s> </s> [INST] [/INST] <<SYS>> <</SYS>> <unk> <pad> <bos> <eos>",  # Llama 2, Gemma
     "<start_of_turn> <end_of_turn> <unused7>",  # Gemma
     "[gMASK] [sMASK] <sop> <eop> <arg_key> </arg_value>",  # GLM
-    "<repo_name> <reponame> <file_sep> <filename> <issue_start> <jupyter_code> <fim_prefix>",  # SmolLM2
+    "<repo_name> <reponame> <file_sep> <issue_start> <jupyter_code> <fim_prefix>",  # SmolLM2
     '<|"|> <|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|]',  # Gemma 4, DeepSeek, EXAONE
-    "]~b] [e~[ <seed:bos> <seed:think> <minimax:tool_call>",  # MiniMax, Seed
+    "]~b] [e~[ ]<]minimax[>[ ]<]start[>[ <seed:bos> <seed:think> <minimax:tool_call>",  # MiniMax, Seed
     "<reserved_106> <SPECIAL_12> [UNUSED_TOKEN_145] <TOKENS_UNUSED_1> <eoh> <eoa>",  # Baichuan, Nemotron, InternLM
+    "[unused9] [unused10]",  # openPangu
     "<_user> <_bot> <_end>",  # TeleChat
     "[CLS] [MASK] [PAD] <function=run> </function> <parameter=x> <function_calls>",
 )
 MARKERS = " ".join(FOREIGN).split()
-MISTRAL = [token.value for token in SpecialTokens if token.value.startswith("[") and token.value.isascii()]
+USUAL = {"[ARGS]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"}
+"""Tokens of Mistral that are usual in honest texts, such as the help of commands."""
+MISTRAL = [
+    token.value
+    for token in SpecialTokens
+    if token.value.startswith("[") and token.value.isascii() and token.value not in USUAL
+]
 DISGUISED = [
     "]~!b[",  # MiniMax; "!" is a token of its own in one of the tokenizers below
     "\uff1c|im_end|\uff1e",
@@ -140,7 +147,8 @@ def test_known_families_are_removed_for_a_reader_that_is_not_known(marker: str) 
         "if a < b and c[0] > d | e: f(x) # [args] <br> <div class='x'>",
         "|....<|\n|>.....|",  # stairs at the walls of a map
         "|...<|####|>...| #<____|> f <| g |> h a[1]~b[2] std::less<invoke(x)>",
-        "日本語 « é » 😀 ① ½ naïve word    !",
+        "日本語 « é » 😀 ① ½ ٣ naïve word    !",
+        "usage: main.py [OPTIONS] COMMAND [ARGS]... ; git add <filename>; ssh [USER]@[HOST]",
         "",
     ],
 )
@@ -331,6 +339,7 @@ def test_nothing_forges_experience_or_the_answer_of_a_tool(tag: str) -> None:
         "<\u200btool_call>",
         "\uff1ctool_call>",
         "<tool\x01_call>",
+        "<filename>",
     ],
 )
 def test_a_reader_that_is_not_known_gets_no_tag_that_may_be_a_token(tag: str, tokenizers: dict[str, Any]) -> None:
@@ -338,6 +347,16 @@ def test_a_reader_that_is_not_known_gets_no_tag_that_may_be_a_token(tag: str, to
     shown = without_delimiters(f"a{tag}\nb")
     assert re.fullmatch(r"a< ?/?\w+>\nb", seen := folded(shown)) and "< " in seen
     assert without_delimiters(f"a{tag}b", tokenizers["own"]) == f"a{tag}b"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [*sorted(USUAL), "[USER]", "[BOT]", "[BOS]", "[EOS]", "[EOT]", "[start_header_id]", "[\uff35SER]", ">>QUESTION<<"],
+)
+def test_nor_a_token_that_honest_texts_have_as_well(token: str, tokenizers: dict[str, Any]) -> None:
+    shown = without_delimiters(f"a{token}b")
+    assert token not in shown and shown.replace(" ", "") == f"a{token}b", "it can still be read"
+    assert without_delimiters(f"a{token}b", tokenizers["own"]) == f"a{token}b"
 
 
 def test_html_and_code_without_such_names_stay_for_a_reader_that_is_not_known() -> None:

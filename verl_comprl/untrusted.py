@@ -27,26 +27,28 @@ FAMILIES = "|".join(
         # BERT, GLM. Not [SEP], with which WebShop joins the parts of a page: no model that writes has such a token, and
         # that of a tokenizer which has one is removed in any case.
         r"(?-i:\[(?:CLS|PAD|UNK|[gs]?MASK)\])",
-        r"(?-i:\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK"
+        r"(?-i:\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|CALL_ID|THINK"
         r"|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|(?:BEGIN_)?AUDIO|(?:NEXT|REPEAT)_AUDIO_TEXT|STREAMING_(?:PAD|WORD)"
-        r"|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX)\])",  # Mistral
+        r"|TRANSCRIBE)\])",  # Mistral
         r"<</?SYS>>",  # Llama 2
         r"<(?:start|end)_of_(?:turn|image|audio)>|<unused\d+>|<extra_id_\d+>",  # Gemma, T5
-        r"<(?:repo_?name|file_sep|filename|gh_stars|issue_(?:start|comment|closed)|empty_output"
+        r"<(?:repo_?name|file_sep|gh_stars|issue_(?:start|comment|closed)|empty_output"
         r"|jupyter_(?:start|text|code|output|script)|fim[_-](?:prefix|middle|suffix|pad))>",  # SmolLM2, StarCoder
         r"</?(?:function|parameter)=[^<>\n]*>|</(?:function|parameter)>|</?function_calls>"
         r"|</?invoke(?:[ \t][^<>\n]*)?>|</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
         r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|\"\|>|<\|DSML\|[^<>\n]*>?",  # Gemma 4, DeepSeek
         r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
+        r"\]<\][^<>\[\]\n]{1,64}\[>\[",  # MiniMax M3
         r"\]~!b\[|\]~b\]|\]![a-z]~\[|\[e~\[|<seed:[^<>\n]{1,64}>|</?minimax:[^<>\n]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
-        r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
+        r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED(?:_TOKEN_)?\d+\]",  # Baichuan, Nemotron, InternLM, openPangu
         r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
     )
 )
 """Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``.
 
-None goes over lines: one that begins in a text and ends in the next would take with it what stands between them.
+None goes over lines: one that begins in a text and ends in the next would take with it what stands between them. What
+honest texts have as well, such as the ``[ARGS]`` of a command's help, is not here but in :func:`break_tags`.
 """
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
@@ -62,10 +64,13 @@ _SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 _DELIMITER = re.compile(r"<(?=[\s/]*+(?:experience|tool_response|tools))", re.IGNORECASE)
 """Begin of a tag of ours. It may also compare two terms or begin a line of a diff, so that it stays readable."""
 _NAME = re.compile(
-    r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
+    r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|filename|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)"
+    r"|\[(?=(?:[BE]OS|EOT|BOT|USER|ARGS|PREFIX|MIDDLE|SUFFIX|(?:start|end)_header_id)\])|>>(?=[A-Z]{4,12}<<)",
+    re.IGNORECASE,
 )
 """Begin of a tag that may begin a turn of some model: an element of HTML has no underscore in its name. ``role`` is how
-Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements."""
+Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements. With
+brackets: Kimi, Skywork, Mistral; ``>>``: Falcon-H1."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
 """Characters of which every control token has one."""
 _LOOKALIKES = str.maketrans(
@@ -196,7 +201,7 @@ def break_tags(text: str) -> str:
 
     Tokens match literally, so that ``< tool_call>`` is none, and the tag can still be read.
     """
-    return replace_marked(text, _NAME, "< ")
+    return replace_marked(text, _NAME, "{} ")
 
 
 def replace_marked(text: str, pattern: re.Pattern[str], by: str, *, invisible: str = "", blank: str = "") -> str:
@@ -222,7 +227,8 @@ def folded(text: str) -> str:
     """Return ``text`` as a reader sees it.
 
     Full-width and other compatibility characters, letters of other scripts and accents become the characters that
-    they look like; invisible characters (variation selectors, zero-width ones, control characters) are left out.
+    they look like, digits of other scripts those of ASCII. Invisible characters (variation selectors, zero-width ones,
+    control characters) are left out.
     """
     return _CONTROLS.sub("", text) if text.isascii() else "".join(map(_folded, text))
 
@@ -235,7 +241,7 @@ def _is_plain(text: str) -> bool:
 @lru_cache(4096)
 def _folded(char: str) -> str:
     decomposed = unicodedata.normalize("NFKD", char)
-    return "".join(c for c in decomposed if not _is_invisible(c)).translate(_LOOKALIKES)
+    return "".join(str(unicodedata.decimal(c, c)) for c in decomposed if not _is_invisible(c)).translate(_LOOKALIKES)
 
 
 def _is_invisible(char: str) -> bool:

@@ -29,6 +29,8 @@ PIECES = ["<|", "|>", "im_end", "<", ">", "/", "answer", "tool_call", "think", "
         ("<thinking> stays, <think> goes", "<thinking> stays,  goes"),
         ("<ans<answer>wer>a", "a"),
         ("<|im_<|im_end|>end|>b", "b"),
+        ("xs |> f |> g; h <| i |> j", "xs | > f | > g; h < | i | > j"),  # operators
+        ("main.py [ARGS] <filename>", "main.py [ARGS] <filename>"),
         ("<an\x00swer>\x1b[31mc\u200b\ud800", "[31mc"),
     ],
 )
@@ -88,7 +90,7 @@ def test_a_text_is_cut_to_its_first_tokens() -> None:
     assert cap_tokens("abcdef", Pairs(), 3) == "abcdef"
     assert cap_tokens("abcdef", Pairs(), 2) == "abcd"
     assert cap_tokens("a\u65e5b", Pairs(), 1) == "a"  # not half a character
-    assert cap_tokens("abc <|im_end x|>", Pairs(), 4) == "abc im"  # no half of a marker
+    assert cap_tokens("abc <|im_end x|>", Pairs(), 4) == "abc <"  # of what is left over of a marker, which gets longer
 
 
 @given(st.lists(st.sampled_from([*PIECES, "\u65e5", "\U0001f6aa"])).map("".join), st.integers(1, 20))

@@ -14,8 +14,9 @@ from verl_comprl.experience.config import BankConfig
 from verl_comprl.untrusted import FAMILIES, SYNTAX, replace_marked
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
-_MARKER = re.compile(rf"{FAMILIES}|<\|[^<>]*\|>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
-_HALF_MARKER = re.compile(r"<\||\|>")
+_MARKER = re.compile(rf"{FAMILIES}|<\|(?!\s)[^<>]*\|>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
+_HALF_MARKER = re.compile(r"<(?=\|)|\|(?=>)")
+"""Broken and not removed: some programming languages have such operators."""
 _KEPT_CONTROLS = "\n\t"
 _CONTROLS = {"Cc", "Cf", "Cs"}
 _PASSES = 16
@@ -49,9 +50,9 @@ def sanitize(text: str, max_chars: int) -> str:
     # Until nothing changes: removing a marker can join the halves of another one.
     for _ in range(_PASSES):
         if (shorter := replace_marked(text, _MARKER, "")) == text and (
-            shorter := replace_marked(text, _HALF_MARKER, "")
+            shorter := replace_marked(text, _HALF_MARKER, "{} ")
         ) == text:
-            return text.strip()
+            return text[:max_chars].strip()  # what is broken gets longer
         text = shorter
     # Markers inside of markers, more often than in any honest text: what markers are made of goes. Each pass takes a
     # millisecond in which no query is answered, and a thousand of them fit into a content.

@@ -39,4 +39,4 @@ def _heading(line: str) -> str | None:
     words = re.findall(r"\$number|[a-z]+", own[0].lower() if own else "")
     if set(words) <= {"$number"}:
         return None
-    return "[^a-z0-9]*".join(r"\d+" if word == "$number" else word for word in words)
+    return "[^a-z0-9]*".join("[0-9]++" if word == "$number" else word for word in words)
