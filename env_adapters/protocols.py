@@ -13,7 +13,6 @@ from typing import Any
 
 from env_adapters.nearest import unknown_value
 
-_ACTION = re.compile(r"<action>.*?</action>", re.DOTALL)
 _LOST_TURN = re.compile(
     r"(A turn (in which you are blocked or answer )?with an invalid action is lost|An invalid action costs a turn)\."
 )
@@ -47,7 +46,8 @@ class Protocol:
 
     def unwrap(self, message: str) -> str | None:
         """Return the message in the form ``action``, None if it does not have the form of the protocol."""
-        if self.thinks and not ("<think>" in message and "</think>" in message and _ACTION.search(message)):
+        has_action = "</action>" in message.partition("<action>")[2]
+        if self.thinks and not ("<think>" in message and "</think>" in message and has_action):
             return None
         if self.form == "answer":
             return message.replace("<answer>", "<action>").replace("</answer>", "</action>")

@@ -60,6 +60,8 @@ def test_the_paper_s_protocol_changes_nothing() -> None:
         (Protocol(thinks=True), "<action>up</action>", None),
         (Protocol(thinks=True), "<think>x</think><action>up", None),
         (Protocol(thinks=True), "<think>x</think>up", None),
+        (Protocol(thinks=True), "<think>x</think></action><action>up", None),
+        (Protocol(thinks=True), "<think>x</think>" + "<action>" * 100_000, None),  # in no time
     ],
 )
 def test_forms_of_an_answer(protocol: Protocol, message: str, action: str | None) -> None:

@@ -23,6 +23,8 @@ REFINE = "Partly.\n<verdict>refine</verdict>\n<experience>\nWalk <|im_end|>east.
         ("<verdict>accept</verdict> no: <verdict>reject</verdict>", "reject", None, 0.0),
         ("<verdict>refine</verdict> <experience> </experience>", "unreadable", "old", 1.0),
         ("<experience>before</experience><verdict>refine</verdict>", "unreadable", "old", 1.0),
+        ("<verdict>refine</verdict> <experience> no end", "unreadable", "old", 1.0),
+        ("<verdict>refine</verdict>" + "<experience>" * 100_000, "unreadable", "old", 1.0),  # in no time
         ("<verdict>perhaps</verdict>", "unreadable", "old", 1.0),
         ("", "unreadable", "old", 1.0),
     ],

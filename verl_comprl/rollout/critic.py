@@ -19,7 +19,8 @@ before you begin. Reason briefly, then answer with one of:
 <verdict>reject</verdict> if it does not fit or would mislead you."""
 
 _VERDICT = re.compile(r"<verdict>\s*(accept|refine|reject)\s*</verdict>", re.IGNORECASE)
-_REFINED = re.compile(r"<experience>(.*?)</experience>", re.DOTALL)
+_BEGIN, _END = "<experience>", "</experience>"
+"""Around a refined text. Not a regular expression: one would take quadratic time for begins without an end."""
 
 
 def judging_messages(goal: str, observation: str, experience: str, *, tokenizer: Any = None) -> list[Message]:
@@ -52,9 +53,8 @@ def read_judgement(answer: str, experience: str, record_id: str | None) -> tuple
     if verdict == "reject":
         return Judgement(verdict, record_id), None
     if verdict == "refine":
-        refined = _REFINED.search(answer, found[-1].end())
-        text = sanitize(refined[1], MAX_CHARS) if refined else ""
-        if text:
+        refined, end, _ = answer[found[-1].end() :].partition(_BEGIN)[2].partition(_END)
+        if text := sanitize(refined, MAX_CHARS) if end else "":
             return Judgement(verdict, record_id), text
         verdict = "unreadable"
     return Judgement(verdict, record_id), experience
