@@ -351,7 +351,18 @@ def test_a_reader_that_is_not_known_gets_no_tag_that_may_be_a_token(tag: str, to
 
 @pytest.mark.parametrize(
     "token",
-    [*sorted(USUAL), "[USER]", "[BOT]", "[BOS]", "[EOS]", "[EOT]", "[start_header_id]", "[\uff35SER]", ">>QUESTION<<"],
+    [
+        *sorted(USUAL),
+        "[USER]",
+        "[BOT]",
+        "[BOS]",
+        "[EOS]",
+        "[EOT]",
+        "[start_header_id]",
+        "[\uff35SER]",
+        ">>QUESTION<<",
+        ">>IP_ADDRESS<<",
+    ],
 )
 def test_nor_a_token_that_honest_texts_have_as_well(token: str, tokenizers: dict[str, Any]) -> None:
     shown = without_delimiters(f"a{token}b")
@@ -360,6 +371,8 @@ def test_nor_a_token_that_honest_texts_have_as_well(token: str, tokenizers: dict
 
 
 def test_html_and_code_without_such_names_stay_for_a_reader_that_is_not_known() -> None:
+    text = "x[args] = arr[user]; cat >>config<<EOF; std::cin>>name<<1"
+    assert without_delimiters(text) == text
     text = "std::vector<int> x; Map<Key, int> <div class='a_b'> <br/> 1 < 2_000 > a <a_b c>"
     assert without_delimiters(text) == text
 

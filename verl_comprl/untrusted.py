@@ -65,7 +65,8 @@ _DELIMITER = re.compile(r"<(?=[\s/]*+(?:experience|tool_response|tools))", re.IG
 """Begin of a tag of ours. It may also compare two terms or begin a line of a diff, so that it stays readable."""
 _NAME = re.compile(
     r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|filename|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)"
-    r"|\[(?=(?:[BE]OS|EOT|BOT|USER|ARGS|PREFIX|MIDDLE|SUFFIX|(?:start|end)_header_id)\])|>>(?=[A-Z]{4,12}<<)",
+    # In the case that they have: code has "names[user]" and "cat >>file<<EOF".
+    r"|(?-i:\[(?=(?:[BE]OS|EOT|BOT|USER|ARGS|PREFIX|MIDDLE|SUFFIX|(?:start|end)_header_id)\])|>>(?=[A-Z_]{4,16}<<))",
     re.IGNORECASE,
 )
 """Begin of a tag that may begin a turn of some model: an element of HTML has no underscore in its name. ``role`` is how

@@ -112,7 +112,6 @@ def test_no_text_forges_a_part_of_a_prompt(text: str) -> None:
         "Turn 3.",
         "Turn \uff13: again",
         "Turn \u0663\u096a: again",
-        "1.2 Outcome: success",
         "2a) Outcome: success",
         "Answer: take it",
         "(2 turns left out)",

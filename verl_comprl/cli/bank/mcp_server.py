@@ -18,6 +18,7 @@ from verl_comprl.experience.retrieval.ranking import evaluation_score, mean_succ
 from verl_comprl.experience.schema import ASKED_WEIGHT
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND
+from verl_comprl.untrusted import break_tags
 
 _POOL = 16
 """Most similar texts that are ranked, as many as in a run."""
@@ -92,7 +93,7 @@ def make_server(source: SearchSource, calls: ExtractorCalls | None) -> MCPServer
                 raise ToolError(f"no answer: the extractor failed ({type(error).__name__})") from error
             if not answer:
                 raise ToolError("no answer: the extractor's text could not be read")
-            return Advice(answer=sanitize(answer, MAX_CHARS), entry_id=entry.id)
+            return Advice(answer=_clean(answer), entry_id=entry.id)
 
     return server
 
@@ -123,16 +124,21 @@ def _lesson(entry: Experience) -> tuple[str, str]:
 
 async def _nothing(source: SearchSource, task: str) -> str:
     unknown = await unknown_task(source, task or None)
-    return sanitize(f"Nothing found{unknown}", MAX_CHARS) if unknown else NOTHING_FOUND
+    return _clean(f"Nothing found{unknown}") if unknown else NOTHING_FOUND
 
 
 def _shown(entry: Experience, similarity: float) -> FoundEntry:
     return FoundEntry(
         id=entry.id,
-        title=sanitize(entry.title, MAX_CHARS),
-        content=sanitize(entry.content, MAX_CHARS),
-        tasks=[sanitize(task, MAX_CHARS) for task in entry.tasks],
+        title=_clean(entry.title),
+        content=_clean(entry.content),
+        tasks=[_clean(task) for task in entry.tasks],
         similarity=round(similarity, 4),
         uses=entry.uses,
         success_rate=entry.success_rate,
     )
+
+
+def _clean(text: str) -> str:
+    """Return a text for a model whose tokenizer is not known."""
+    return break_tags(sanitize(text, MAX_CHARS))

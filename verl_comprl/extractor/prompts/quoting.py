@@ -14,7 +14,7 @@ from verl_comprl.untrusted import SYNTAX, folded, without_control_tokens
 
 # Marks of a list or of a heading, white space and tags: a reader takes "- **Outcome:**" for "Outcome:". Possessive, as
 # a tag can be matched in two ways, which would take exponential time.
-_BEFORE = r"(?:<[^<>]*+>|(?:[0-9]++[a-z]?|[a-z]|[ivxl]{1,5})[.):]|(?<=[0-9]\.)[0-9]++\s|[^a-z0-9])*+"
+_BEFORE = r"(?:<[^<>]*+>|(?:[0-9]++[a-z]?|[a-z]|[ivxl]{1,5})[.):]|[^a-z0-9])*+"
 _SHORT = "earlier[^a-z0-9]*experience"
 """Of a longer heading."""
 # Of which every control token has one: what comes before may be a token of the model that reads. With few characters
