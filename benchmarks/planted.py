@@ -3,8 +3,9 @@
 Fills a bank for each world with what a learned extractor writes there: entries with the title that every instance of a
 rule finds, and its code. Plants misleading ones in a copy: such a title, a wrong code, and in every second one an
 instruction between chat-template tokens. Trains from both banks, and prints guided success with its 95 % interval, and
-how many planted entries are left and were read. Exits with 1 if success with planted entries is lower: if the interval
-of the difference over the worlds is below 0. The same command again continues.
+how many planted entries are left and were read. Exits with 1 if success with planted entries is lower: if it is
+below the interval of the clean runs, or the interval of the difference over the worlds is below 0. The same command
+again continues.
 
     python -m benchmarks.planted [--worlds 17 18 19] [--entries 120] [--share 0.05] [--steps 30] [--arm complementary]
     … [--output outputs/planted] [key=value …]

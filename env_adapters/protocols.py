@@ -46,6 +46,7 @@ class Protocol:
 
     def unwrap(self, message: str) -> str | None:
         """Return the message in the form ``action``, None if it does not have the form of the protocol."""
+        # Not by a regular expression, which takes quadratic time if a model repeats the tag.
         has_action = "</action>" in message.partition("<action>")[2]
         if self.thinks and not ("<think>" in message and "</think>" in message and has_action):
             return None

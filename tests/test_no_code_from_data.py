@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+_PICKLING = "(?:(?:cloud)?pickle|dill|joblib|marshal|shelve)"
 UNSAFE = re.compile(
-    r"^\s*(?:import|from) (?:cloud)?pickle\b|\bimport [^#\n]*\b(?:cloud)?pickle\b|weights_only=False|allow_pickle=True"
+    rf"^\s*(?:import|from) {_PICKLING}\b|\bimport [^#\n]*\b{_PICKLING}\b"
+    r"|\bweights_only\s*=\s*False|\ballow_pickle\s*=\s*True"
     r"|\bread_pickle\(|\byaml\.(?:unsafe|full)_load|\byaml\.load(?:_all)?\((?!.*SafeLoader)"
     r"|(?<![.\w])(?<!def )(?:eval|exec)\(",
     re.MULTILINE,
@@ -28,6 +30,9 @@ def test_nothing_of_ours_unpickles_or_evaluates(folder: str) -> None:
         "    from cloudpickle import loads",
         "from ray import cloudpickle",
         "import io, pickle",
+        "import dill as p",
+        "from joblib import load",
+        "torch.load(file, weights_only = False)",
         "np.load(file, allow_pickle=True)",
         "pandas.read_pickle(file)",
         "yaml.load(text, Loader)",

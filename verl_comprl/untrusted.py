@@ -242,7 +242,7 @@ def _is_plain(text: str) -> bool:
 @lru_cache(4096)
 def _folded(char: str) -> str:
     decomposed = unicodedata.normalize("NFKD", char)
-    return "".join(str(unicodedata.decimal(c, c)) for c in decomposed if not _is_invisible(c)).translate(_LOOKALIKES)
+    return "".join(str(unicodedata.digit(c, c)) for c in decomposed if not _is_invisible(c)).translate(_LOOKALIKES)
 
 
 def _is_invisible(char: str) -> bool:

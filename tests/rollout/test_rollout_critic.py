@@ -24,11 +24,12 @@ REFINE = "Partly.\n<verdict>refine</verdict>\n<experience>\nWalk <|im_end|>east.
         ("<verdict>refine</verdict> <experience> </experience>", "unreadable", "old", 1.0),
         ("<experience>before</experience><verdict>refine</verdict>", "unreadable", "old", 1.0),
         ("<verdict>refine</verdict> <experience> no end", "unreadable", "old", 1.0),
-        ("<verdict>refine</verdict>" + "<experience>" * 100_000, "unreadable", "old", 1.0),  # in no time
+        ("<verdict>refine</verdict>" + "<experience>" * 500_000, "unreadable", "old", 1.0),
         ("<verdict>perhaps</verdict>", "unreadable", "old", 1.0),
         ("", "unreadable", "old", 1.0),
     ],
 )
+@pytest.mark.timeout(60)  # the longest answer would take hours if it were searched again from every tag
 def test_reading_a_judgement(answer: str, verdict: str, text: str | None, score: float) -> None:
     judgement, used = read_judgement(answer, "old", "record")
     assert (judgement, used, judgement.score) == (Judgement(verdict, "record"), text, score)

@@ -2,7 +2,8 @@
 
 The specification is JSON: ``common`` overrides and a list of ``runs``, each with ``name``, ``overrides`` and perhaps
 ``plain`` (verl's own trainer instead of ours), ``start`` (a folder for the state before the first step), ``probe`` (a
-file, see ``probes``), ``groups`` (likewise), ``drained`` (likewise) or ``evaluate`` (a checkpoint for ``comprl
+file, see ``probes``), ``groups`` (likewise), ``drained`` (likewise), ``answering`` (``answering.AnsweringExtractor`` is
+the extractor) or ``evaluate`` (a checkpoint for ``comprl
 evaluate``, and perhaps ``result``, its file).
 """
 
@@ -62,6 +63,10 @@ class MeasuredSweep(Sweep):
         self._specification = specification
 
     def make_training(self, run: CheckedRun) -> Training:
+        if self._specification[run.run.name].get("answering"):
+            from answering import AnsweringExtractor
+
+            self._engines.extractor = AnsweringExtractor
         training = super().make_training(run)
         trainer, wanted = training.trainer, self._specification[run.run.name]
         initialized = trainer.on_init_end

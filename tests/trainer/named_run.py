@@ -1,7 +1,6 @@
 """Training run that tells who its servers are: ``python named_run.py PROBE_FILE override …``.
 
-When step 1 begins, the file gets the process ids of the models' servers, of the actor's engine, of what plays and
-rewards episodes, and of TransferQueue by name, as the watchdog calls them.
+When step 1 begins, the file gets the process ids of :func:`named_processes`.
 """
 
 import json
@@ -17,9 +16,14 @@ def _pid(_: Any) -> int:
     return os.getpid()
 
 
-def main() -> int:
+def named_processes(trainer: Any) -> dict[str, int]:
+    """Return the ids of a run's processes by name, as the watchdog calls them.
+
+    Those of the models' servers, of the actor's engine, of what plays and rewards episodes, and of TransferQueue.
+    """
+    import ray
+
     from verl_comprl.platform.ray_session import queue_actors
-    from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
     from verl_comprl.trainer.watchdog.processes import (
         actor_servers,
         agent_loop_workers,
@@ -28,19 +32,22 @@ def main() -> int:
         reward_workers,
     )
 
+    models = actor_servers(trainer) | extractor_servers(trainer) | engine_workers(trainer)
+    loops = agent_loop_workers(trainer.agent_loop_manager) | reward_workers(trainer)
+    workers = models | loops | queue_actors()
+    return {name: ray.get(worker.__ray_call__.remote(_pid)) for name, worker in workers.items()}
+
+
+def main() -> int:
+    from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
+
     begin, file, overrides = ComplementaryTrainerMixin.on_step_begin, Path(sys.argv[1]), sys.argv[2:]
 
     def on_step_begin(self: Any) -> None:
-        import ray
-
         begin(self)
         if not file.exists():
-            models = actor_servers(self) | extractor_servers(self) | engine_workers(self)
-            loops = agent_loop_workers(self.agent_loop_manager) | reward_workers(self)
-            workers = models | loops | queue_actors()
-            pids = {name: ray.get(worker.__ray_call__.remote(_pid)) for name, worker in workers.items()}
             aside = file.with_suffix(".new")
-            aside.write_text(json.dumps(pids))
+            aside.write_text(json.dumps(named_processes(self)))
             aside.replace(file)
 
     ComplementaryTrainerMixin.on_step_begin = on_step_begin

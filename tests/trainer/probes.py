@@ -6,6 +6,7 @@ TransferQueue when a checkpoint is written, a line per checkpoint.
 
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -116,15 +117,27 @@ def record_groups(trainer: Any, file: Path) -> None:
 
 
 def drain_before_steps(trainer: Any, seconds: float = 120) -> None:
-    """Let what was played be distilled before a step begins, and before a checkpoint is written.
+    """Let what was played be distilled and full batches be trained on before a step begins or a checkpoint is written.
 
     What a step's guides find, and what a checkpoint has, does not depend on timing then.
     """
+    learning = trainer.comprl.extractor
+
+    def all_is_done() -> bool:
+        manager = trainer.experience_runtime.manager
+        if not ray.get(manager.drain.remote(seconds)):
+            return False
+        deadline = time.monotonic() + seconds
+        while learning.train and ray.get(manager.metrics.remote())["buffer/samples"] >= learning.batch_size:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def drained(work: Callable[[], None]) -> Callable[[], None]:
         def drain_first() -> None:
             if trainer.global_steps > 0:
-                assert ray.get(trainer.experience_runtime.manager.drain.remote(seconds)), "it could not be distilled"
+                assert all_is_done(), "it could not be distilled, or not be trained on"
             work()
 
         return drain_first

@@ -1,5 +1,6 @@
 """Ctrl-C in a terminal, which reaches every process of a run: while it starts, once in a step, and twice; its end."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from running import Run, last_step, read_steps
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1500)]
 
 END_SECONDS = 240
+NOW_SECONDS = 60
 
 
 @pytest.fixture
@@ -63,6 +65,8 @@ def test_ctrl_c_once_saves_twice_does_not_and_neither_leaves_anything(folder: Pa
     # On a busy machine both would be one signal, and on a quiet one the run is over in less than a second.
     twice.wait_until(lambda: "stopping as soon as" in twice.text(), pause=0.02)
     twice.press_ctrl_c()
+    at = time.monotonic()
     assert "interrupted; nothing was saved since the last checkpoint" in ended(twice)
+    assert time.monotonic() - at < NOW_SECONDS
     assert last_step(folder / "ctrl_c") == saved
     assert [line["step"] for line in read_steps(folder / "ctrl_c")][: saved + 1] == list(range(1, saved + 2))

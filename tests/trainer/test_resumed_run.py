@@ -1,9 +1,10 @@
 """A run that is resumed ends with the same bits as one that was not interrupted, given the same seed.
 
 Without experience; and with it, with an extractor that always answers the same about the same episode, where guides do
-not depend on what is distilled first.
+not depend on what is distilled first: a frozen one behind an endpoint, and one that is trained.
 """
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -32,13 +33,8 @@ COMMON = [
     "actor_rollout_ref.rollout.n=4",
     f"trainer.total_training_steps={STEPS}",
 ]
-RECORDED = [
-    "arm=static_online",
-    "extractor.model.path=null",
+EXPERIENCE = [
     "comprl.warmup_steps=0",
-    "comprl.extractor.backend=endpoint",
-    "comprl.extractor.endpoint.model=recorded",
-    "comprl.extractor.endpoint.key_variable=''",
     "comprl.extractor.distillation_workers=1",
     # The order in which a step's episodes end differs from run to run: no answer may depend on what came before it,
     # and no guide on what was read before.
@@ -48,6 +44,21 @@ RECORDED = [
     "comprl.exploration=0",
     "comprl.bank.diversity=0",
     "comprl.bank.recency_seconds=0",
+]
+RECORDED = [
+    *EXPERIENCE,
+    "arm=static_online",
+    "extractor.model.path=null",
+    "comprl.extractor.backend=endpoint",
+    "comprl.extractor.endpoint.model=recorded",
+    "comprl.extractor.endpoint.key_variable=''",
+]
+BATCH = 2
+TRAINED = [
+    *EXPERIENCE,
+    "arm=complementary",
+    f"comprl.extractor.batch_size={BATCH}",
+    f"extractor.actor.ppo_micro_batch_size_per_gpu={BATCH}",
 ]
 
 
@@ -83,17 +94,28 @@ def played(run: Path) -> dict[str, tuple[Any, ...]]:
 def entries(checkpoint: Path) -> Counter[tuple[Any, ...]]:
     """Return the bank's entries with their uses and successes, of which ids and times are left out."""
     found = read_snapshot(checkpoint / "comprl" / "bank", None).entries
-    return Counter((entry.title, entry.source_trajectory, entry.created_step, entry.usage) for entry in found)
+    return Counter((entry.text, entry.source_trajectory, entry.created_step, entry.usage) for entry in found)
 
 
-def compared(folder: Path, place: Path, settings: list[str], *, drained: bool) -> tuple[Path, Path]:
+def call_events(run: Path) -> Counter[str]:
+    """Return the extractor's calls after the checkpoint, with what rewarded them and what was trained on."""
+    events = RunRecord(run).call_events(range(SAVED + 1, STEPS + 1))
+    return Counter(json.dumps({key: value for key, value in event.items() if key != "at"}) for event in events)
+
+
+def waiting(checkpoint: Path) -> list[Any]:
+    """Return the samples that wait for a batch."""
+    return json.loads((checkpoint / "comprl/buffer/samples.json").read_text())["samples"]
+
+
+def compared(folder: Path, place: Path, settings: list[str], **kind: bool) -> tuple[Path, Path]:
     """Return the folders of a whole run and of one that was resumed, after their comparison."""
     for name in ("models", "data"):
         (place / name).symlink_to(folder / name)
     saved = place / "whole" / f"global_step_{SAVED}"
     resumed = [*settings, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={saved}"]
     runs: list[dict[str, Any]] = [{"name": "whole", "overrides": settings}, {"name": "resumed", "overrides": resumed}]
-    run_lent(place, [run | {"drained": drained} for run in runs], [*SMALL, f"trainer.default_local_dir={place}"])
+    run_lent(place, [run | kind for run in runs], [*SMALL, f"trainer.default_local_dir={place}"])
 
     whole, again = place / "whole", place / "resumed"
     assert [step["step"] for step in read_steps(again)] == list(range(SAVED + 1, STEPS + 1))
@@ -110,7 +132,7 @@ def test_a_resumed_baseline_equals_the_uninterrupted_one_bit_for_bit(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     place = tmp_path_factory.mktemp("resumed")
-    compared(folder, place, ["arm=baseline", *COMMON], drained=False)
+    compared(folder, place, ["arm=baseline", *COMMON])
     shutil.rmtree(place)
 
 
@@ -125,4 +147,19 @@ def test_so_does_a_run_with_experience_whose_extractor_is_recorded(
     bank = entries(whole / f"global_step_{STEPS}")
     assert entries(again / f"global_step_{STEPS}") == bank and sum(bank.values()) > 2 * 4 * SAVED
     assert sum(use.uses for *_, usage in bank.elements() for use in usage) > 0
+    shutil.rmtree(place)
+
+
+def test_so_does_one_that_trains_on_what_its_recorded_extractor_wrote(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("resumed_with_training")
+    whole, again = compared(folder, place, [*TRAINED, *COMMON], drained=True, answering=True)
+    last = f"global_step_{STEPS}"
+    bank = entries(whole / last)
+    assert entries(again / last) == bank and sum(bank.values()) > 2 * 4 * SAVED
+    events = call_events(whole)
+    assert call_events(again) == events
+    assert {json.loads(event)["event"] for event in events} == {"call", "use", "trained"}
+    assert waiting(again / last) == waiting(whole / last)
     shutil.rmtree(place)

@@ -57,12 +57,13 @@ def test_what_a_killed_process_has_left_is_named_with_the_memory_it_takes(
 
 
 def test_files_of_others_are_left_alone(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "verl_weights_0").write_bytes(bytes(2**20))
     (tmp_path / "psm_1").write_bytes(bytes(2**20))
     (tmp_path / "dump.rdb").touch()
     monkeypatch.setattr(leftovers, "_FOLDER", tmp_path)
-    assert set(leftovers.unused_segments()) == {f"{tmp_path}/psm_1"}
-    with (tmp_path / "psm_1").open():
-        assert leftovers.unused_segments() == {}, "it is open"
+    assert set(leftovers.unused_segments()) == {f"{tmp_path}/psm_1", f"{tmp_path}/verl_weights_0"}
+    with (tmp_path / "psm_1").open(), (tmp_path / "verl_weights_0").open():
+        assert leftovers.unused_segments() == {}, "they are open"
     monkeypatch.setattr("os.getuid", lambda: -1)
     assert doctor("leftovers")["status"] == "ok"
 

@@ -30,6 +30,7 @@ PIECES = ["<|", "|>", "im_end", "<", ">", "/", "answer", "tool_call", "think", "
         ("<ans<answer>wer>a", "a"),
         ("<|im_<|im_end|>end|>b", "b"),
         ("xs |> f |> g; h <| i |> j", "xs | > f | > g; h < | i | > j"),  # operators
+        ("let f = g <|h\n|> i", "let f = g < |h\n| > i"),
         ("main.py [ARGS] <filename>", "main.py [ARGS] <filename>"),
         ("<an\x00swer>\x1b[31mc\u200b\ud800", "[31mc"),
     ],
@@ -70,8 +71,10 @@ def test_hostile_text_is_sanitised_quickly(text: str) -> None:
 
 
 def test_markers_inside_of_markers_leave_the_text_around_them() -> None:
-    assert sanitize("before " + "<|" * 40 + "x" + "|>" * 40 + " after", 4000) == "before  after"
-    assert sanitize("a < b " + "<|" * 3 + "x" + "|>" * 3 + " c", 4000) == "a < b  c"
+    nested = {depth: sanitize("before " + "<s" * depth + "<s>" + ">" * depth + " after", 4000) for depth in (10, 40)}
+    assert nested[10] == "before  after"
+    assert nested[40].startswith("before ") and nested[40].endswith(" after") and not set(nested[40]) & set("<>")
+    assert sanitize("a < b " + "<|" * 3 + "x" + "|>" * 3 + " c", 4000) == "a < b < |< || >| > c"
 
 
 class Pairs:
@@ -90,7 +93,7 @@ def test_a_text_is_cut_to_its_first_tokens() -> None:
     assert cap_tokens("abcdef", Pairs(), 3) == "abcdef"
     assert cap_tokens("abcdef", Pairs(), 2) == "abcd"
     assert cap_tokens("a\u65e5b", Pairs(), 1) == "a"  # not half a character
-    assert cap_tokens("abc <|im_end x|>", Pairs(), 4) == "abc <"  # of what is left over of a marker, which gets longer
+    assert cap_tokens("abc <|im_end x|>", Pairs(), 4) == "abc <"  # the half of a marker is broken, and then cut
 
 
 @given(st.lists(st.sampled_from([*PIECES, "\u65e5", "\U0001f6aa"])).map("".join), st.integers(1, 20))

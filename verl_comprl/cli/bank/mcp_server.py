@@ -18,7 +18,7 @@ from verl_comprl.experience.retrieval.ranking import evaluation_score, mean_succ
 from verl_comprl.experience.schema import ASKED_WEIGHT
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND
-from verl_comprl.untrusted import break_tags
+from verl_comprl.untrusted import without_delimiters
 
 _POOL = 16
 """Most similar texts that are ranked, as many as in a run."""
@@ -141,4 +141,4 @@ def _shown(entry: Experience, similarity: float) -> FoundEntry:
 
 def _clean(text: str) -> str:
     """Return a text for a model whose tokenizer is not known."""
-    return break_tags(sanitize(text, MAX_CHARS))
+    return without_delimiters(sanitize(text, MAX_CHARS))

@@ -10,9 +10,9 @@ from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 
 _FOLDER = Path("/dev/shm")
-_PATTERNS = ("psm_*", "sem.mp-*", "sem.loky-*", "torch_*", "nccl-*")
-"""File name patterns of shared memory that a run creates: Python's segments (of vLLM and verl), semaphores of Python
-and joblib, tensors, NCCL's."""
+_PATTERNS = ("psm_*", "verl_weights_*", "sem.mp-*", "sem.loky-*", "torch_*", "nccl-*")
+"""File name patterns of shared memory that a run creates: Python's segments (of vLLM and verl), verl's of weights
+on their way to a server, semaphores of Python and joblib, tensors, NCCL's."""
 
 
 def check_leftovers(_: Setup) -> str:

@@ -14,7 +14,7 @@ from verl_comprl.experience.config import BankConfig
 from verl_comprl.untrusted import FAMILIES, SYNTAX, replace_marked
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
-_MARKER = re.compile(rf"{FAMILIES}|<\|(?!\s)[^<>]*\|>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
+_MARKER = re.compile(rf"{FAMILIES}|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
 _HALF_MARKER = re.compile(r"<(?=\|)|\|(?=>)")
 """Broken and not removed: some programming languages have such operators."""
 _KEPT_CONTROLS = "\n\t"
@@ -39,8 +39,8 @@ def sanitize(text: str, max_chars: int) -> str:
 
     Args:
         text: Untrusted text.
-        max_chars: Upper bound of the result's length in characters; the cut comes before the markers are removed,
-            which bounds the work that nested markers can cause.
+        max_chars: Upper bound of the result's length in characters. The text is cut before the markers are removed,
+            which bounds the work that nested markers can cause, and again where a broken marker has made it longer.
 
     Returns:
         Text that sanitising again would not change, without white space at its ends.
