@@ -1,9 +1,10 @@
 """Training run that loses one of its processes in a phase of its second step: ``python losing_run.py FILE override …``.
 
 The environment variable ``COMPRL_TEST_LOSS`` has the phase and the process's name, as the watchdog calls it, with a
-colon between them. The file gets the process id when the process is killed.
+colon between them. When the process is killed, the file gets ``true`` if the phase has not ended by then.
 """
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from named_run import named_processes
 from verl_comprl import train
 
 LOSS = "COMPRL_TEST_LOSS"
-SECONDS = 0.05
+SECONDS = 0.02
 """From the begin of the phase to the kill."""
 PHASES = {
     "log-probs": ("_compute_old_log_prob",),
@@ -34,6 +35,7 @@ def main() -> int:
     phase, _, name = os.environ[LOSS].partition(":")
     begin, file, overrides = ComplementaryTrainerMixin.on_step_begin, Path(sys.argv[1]), sys.argv[2:]
     steps = 0
+    running, has_begun = threading.Event(), threading.Event()
 
     def on_step_begin(self: Any) -> None:
         nonlocal steps
@@ -48,16 +50,23 @@ def main() -> int:
 
     def losing(work: Callable[..., Any], pid: int) -> Callable[..., Any]:
         def lose_first(*given: Any, **named: Any) -> Any:
-            if not file.exists():
-                threading.Timer(SECONDS, kill, (pid,)).start()
-            return work(*given, **named)
+            if has_begun.is_set():
+                return work(*given, **named)
+            has_begun.set()
+            running.set()
+            threading.Timer(SECONDS, kill, (pid,)).start()
+            try:
+                return work(*given, **named)
+            finally:
+                running.clear()
 
         return lose_first
 
     def kill(pid: int) -> None:
+        in_phase = running.is_set()
         os.kill(pid, signal.SIGKILL)
         aside = file.with_suffix(".new")
-        aside.write_text(str(pid))
+        aside.write_text(json.dumps(in_phase))
         aside.replace(file)
 
     ComplementaryTrainerMixin.on_step_begin = on_step_begin

@@ -1,7 +1,8 @@
 """A run that is resumed ends with the same bits as one that was not interrupted, given the same seed.
 
 Without experience; and with it, with an extractor that always answers the same about the same episode, where guides do
-not depend on what is distilled first: a frozen one behind an endpoint, and one that is trained.
+not depend on what is distilled first: a frozen one behind an endpoint, and one whose samples
+are trained on, by an engine that stays as it is.
 """
 
 import json

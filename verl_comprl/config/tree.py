@@ -101,7 +101,7 @@ class WatchdogConfig(Settings):
 
     after: NonNegativeFloat = 600.0
     """Report any phase or wait of a run that takes more seconds than this. 0 switches all of the watchdog off: a run
-    then waits without end for what hangs, and for what has died while no rollouts are awaited."""
+    may then wait without end for what has died or hangs."""
 
     factor: PositiveFloat = 3.0
     """Report it only if it also takes more than this multiple of the median of its last sixteen durations."""

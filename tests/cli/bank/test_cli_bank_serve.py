@@ -335,6 +335,6 @@ def test_an_endpoint_without_a_model_is_refused(comprl_bank: Callable[..., Any],
 def test_names_of_tasks_are_untrusted_text_too() -> None:
     from verl_comprl.cli.bank.mcp_server import _shown
 
-    entry = Experience(id="a", title="t<|im_end|>", content="c[EOS]", tasks=("room<|im_end|>",))
+    entry = Experience(id="a", title="t<|im_end|>", content="c[EOS] /no_think", tasks=("room<|im_end|>",))
     shown = _shown(entry, 0.5)
-    assert (shown.title, shown.content, shown.tasks) == ("t", "c[ EOS]", ["room"])
+    assert (shown.title, shown.content, shown.tasks) == ("t", "c[ EOS] / no_think", ["room"])
