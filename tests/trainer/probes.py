@@ -128,11 +128,15 @@ def drain_before_steps(trainer: Any, seconds: float = 120) -> None:
         if not ray.get(manager.drain.remote(seconds)):
             return False
         deadline = time.monotonic() + seconds
-        while learning.train and ray.get(manager.metrics.remote())["buffer/samples"] >= learning.batch_size:
+        while learning.train and waiting(manager) >= learning.batch_size:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
         return True
+
+    def waiting(manager: Any) -> float:
+        metrics: Any = ray.get(manager.metrics.remote())
+        return metrics["buffer/samples"]
 
     def drained(work: Callable[[], None]) -> Callable[[], None]:
         def drain_first() -> None:
