@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from arm_settings import AHEAD
+from arm_settings import TRAINERS
 from books import counted_ahead, problems
 from running import Run, comprl_bank, last_step, read_steps, warm_started, with_tasks
 
@@ -24,9 +24,6 @@ MOST_SECONDS = {"step": 25.0, "start": 60.0, "stop": 20.0}
 """Each takes less, so that a kill can meet each part of it."""
 
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(300 * (KILLS + 2))]
-
-
-TRAINERS = {"sync": [], "colocate_async": AHEAD, "separate_async": ["shared/trainer=separate_async"]}
 
 
 @pytest.fixture

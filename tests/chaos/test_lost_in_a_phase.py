@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from arm_settings import AHEAD
+from arm_settings import TRAINERS
 from books import problems
 from losing_run import LOSS
 from running import Run, last_step, read_steps, warm_started, with_tasks
@@ -29,7 +29,6 @@ LOSSES = {
     "colocate_async": [("update", WORKER), ("update", SERVER), ("weight sync", SERVER)],
     "separate_async": [("update", WORKER), ("update", SERVER), ("weight sync", SERVER)],
 }
-TRAINERS = {"sync": [], "colocate_async": AHEAD, "separate_async": ["shared/trainer=separate_async"]}
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -17,6 +17,9 @@ COMPARED = [
 # verl's asynchronous trainers. What is shared with the other runs of a sweep must be as it is in those.
 AHEAD = ["shared/trainer=colocate_async", "actor_rollout_ref.rollout.max_num_seqs=64"]
 
+TRAINERS = {"sync": [], "colocate_async": AHEAD, "separate_async": ["shared/trainer=separate_async"]}
+"""Overrides of a run with each of verl's trainers."""
+
 SEPARATE = [
     "shared/trainer=separate_async",
     "trainer.v1.separate_async.parameter_sync_step=2",
