@@ -1,13 +1,11 @@
 """An extractor that answers the same about the same prompt and learns nothing, in the place of the trained one."""
 
-import re
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import torch
+from lessons import lesson_about
 from omegaconf import DictConfig
-from ray import cloudpickle
 from verl.workers.rollout.replica import TokenOutput
 
 from benchmarks.recorded import RecordedExtractor
@@ -27,8 +25,7 @@ class AnsweringClient:
             from transformers import AutoTokenizer
 
             self._tokenizer = AutoTokenizer.from_pretrained(self._model)
-        number = crc32("".join(re.findall("<action>.*?</action>", self._tokenizer.decode(prompt_ids))).encode())
-        text = f'<answer>[{{"operation": "add", "title": "lesson {number}", "content": "about {number}"}}]</answer>'
+        text = lesson_about(self._tokenizer.decode(prompt_ids))
         ids = [*self._tokenizer.encode(text, add_special_tokens=False), self._tokenizer.eos_token_id]
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), extra_fields={"max_global_steps": 0})
 
@@ -41,10 +38,7 @@ class AnsweringExtractor(RecordedExtractor):
         super().__init__(view, Path(), update_seconds=0.0)
 
     def client(self) -> AnsweringClient:
-        """Return the client for the manager, which cannot import this module."""
-        import answering
-
-        cloudpickle.register_pickle_by_value(answering)
+        """Return the client for the manager."""
         return AnsweringClient(self.config.actor_rollout_ref.model.path)
 
     def save(self, folder: Path) -> None:

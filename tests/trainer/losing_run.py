@@ -4,7 +4,6 @@ The environment variable ``COMPRL_TEST_LOSS`` has the phase and the process's na
 colon between them. When the process is killed, the file gets ``true`` if the phase has not ended by then.
 """
 
-import json
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from named_run import named_processes
+from named_run import named_processes, write_at_once
 
 from verl_comprl import train
 
@@ -65,9 +64,7 @@ def main() -> int:
     def kill(pid: int) -> None:
         in_phase = running.is_set()
         os.kill(pid, signal.SIGKILL)
-        aside = file.with_suffix(".new")
-        aside.write_text(json.dumps(in_phase))
-        aside.replace(file)
+        write_at_once(file, in_phase)
 
     ComplementaryTrainerMixin.on_step_begin = on_step_begin
     return train.main(overrides)

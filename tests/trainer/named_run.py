@@ -38,6 +38,13 @@ def named_processes(trainer: Any) -> dict[str, int]:
     return {name: ray.get(worker.__ray_call__.remote(_pid)) for name, worker in workers.items()}
 
 
+def write_at_once(file: Path, value: Any) -> None:
+    """Write JSON that a reader finds whole or not at all."""
+    aside = file.with_suffix(".new")
+    aside.write_text(json.dumps(value))
+    aside.replace(file)
+
+
 def main() -> int:
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
 
@@ -46,9 +53,7 @@ def main() -> int:
     def on_step_begin(self: Any) -> None:
         begin(self)
         if not file.exists():
-            aside = file.with_suffix(".new")
-            aside.write_text(json.dumps(named_processes(self)))
-            aside.replace(file)
+            write_at_once(file, named_processes(self))
 
     ComplementaryTrainerMixin.on_step_begin = on_step_begin
     return train.main(overrides)
