@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from one_reply import Script
 
-from verl_comprl.experience.schema import DistillationRequest, Question, Turn
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.prompt_encoder import PromptEncoder
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
@@ -74,6 +76,9 @@ async def test_as_many_turns_as_fit_are_kept_after_few_attempts(
     encoder = PromptEncoder(tokenizer, max_prompt_tokens=limit, max_operations=3, votes=False)
     prompt, *_ = encoder.encode_episode(request, ())
     assert len(attempts) <= 8
+    attempts.clear()
+    again, *_ = encoder.encode_episode(request, ())
+    assert again == prompt and len(attempts) == 2, "the next one begins where this one has ended"
     for kept in range(60, 2, -1):  # the first that fits
         played = [*turns[: kept // 2], *turns[60 - kept + kept // 2 :]]
         trajectory = render_trajectory(played, left_out=60 - kept)
@@ -81,6 +86,19 @@ async def test_as_many_turns_as_fit_are_kept_after_few_attempts(
         if len(encode(messages)) <= limit:
             break
     assert prompt.messages == messages and 2 < kept < 60
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=60), min_size=1, max_size=3))
+def test_what_is_left_of_an_episode_does_not_depend_on_those_before(tokenizer: Any, episodes: list[list[int]]) -> None:
+    limits: Any = {"max_prompt_tokens": 5000, "max_operations": 3, "votes": False}
+    used = PromptEncoder(tokenizer, **limits)
+    for sizes in episodes:
+        turns = tuple(Turn(observation="x" * size, response="do.") for size in sizes)
+        request = DistillationRequest(
+            id="a", task="fetch", environment="room", goal="open", turns=turns, outcome=Outcome(success=True)
+        )
+        assert used.encode_episode(request, ()) == PromptEncoder(tokenizer, **limits).encode_episode(request, ())
 
 
 async def test_turns_of_very_different_tokens_take_few_attempts_too(

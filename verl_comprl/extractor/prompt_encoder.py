@@ -17,7 +17,7 @@ _SHORTEST_TEXT = 200
 _ATTEMPTS = 6
 """To find out by their lengths how many turns fit."""
 _USUAL = 4
-"""Characters of a token, about; only the first attempt to shorten an episode depends on it."""
+"""Characters of a token, about; only the first attempt to shorten the first episode depends on it."""
 _FRAME = len(render_trajectory([Turn(observation="", response="")]))
 """Characters of a turn in a prompt that are not its texts."""
 
@@ -52,6 +52,8 @@ class PromptEncoder:
         self._max_characters = CHARACTERS_PER_TOKEN * max_prompt_tokens
         self._max_operations = max_operations
         self._votes = votes
+        self._room = float(_USUAL * max_prompt_tokens)
+        """Characters of turns for which a prompt had room, in the episode that was shortened last."""
 
     def quote(self, text: str, *, part: str = "") -> str:
         """Make a text a part of a prompt for this tokenizer; one that is too long for any stays so, as it is."""
@@ -122,12 +124,12 @@ class PromptEncoder:
     ) -> tuple[Sequence[Turn], Prompt | None]:
         """Return the most turns with which a prompt fits, and that prompt; or first and last turn, if they do not.
 
-        Encoding takes milliseconds for each thousand tokens, so a long episode begins at what may fit, and goes on
-        where the lengths so far say that it does.
+        Encoding takes milliseconds for each thousand tokens, so a long episode begins at what fitted in the one before,
+        and goes on where the lengths so far say that it does.
         """
         until = [0, *accumulate(_FRAME + sum(map(len, _texts(turn))) for turn in turns)]
         sizes = [until[kept // 2] + until[-1] - until[len(turns) - kept + kept // 2] for kept in range(len(turns) + 1)]
-        room, enough, too_many = float(_USUAL * self._max_prompt_tokens), min(len(turns), 2) - 1, len(turns) + 1
+        room, enough, too_many = self._room, min(len(turns), 2) - 1, len(turns) + 1
         fitting, ends = None, dict[bool, tuple[int, float]]()
         attempts = 0
         while too_many - enough > 1:
@@ -146,7 +148,7 @@ class PromptEncoder:
                 room = sizes[kept] + _characters(text) * (1 / length - 1)
             else:
                 (fits, short), (does_not, long) = ends[False], ends[True]
-                room = fits + (does_not - fits) * (1 - short) / (long - short)
+                self._room = room = fits + (does_not - fits) * (1 - short) / (long - short)
         return _without_middle(turns, enough if fitting else too_many), fitting
 
     def _fitting(self, messages: list[Message]) -> tuple[Prompt | None, float]:
