@@ -209,6 +209,17 @@ def test_a_tokenizer_that_cannot_say_where_a_token_comes_from() -> None:
     assert without_control_tokens("a < \u2039é", Slow()) == "a   ??"
 
 
+def test_a_tokenizer_that_cannot_tell_which_tokens_were_added(tmp_path: Path) -> None:
+    shutil.copy(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json", tmp_path / "tekken.json")
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(NotImplementedError):
+        tokenizer.added_tokens_decoder()
+    cleaned = without_control_tokens("señal [PREFIX] <SPECIAL_20> [1]", tokenizer)
+    assert cleaned.split() == ["señal", "[1]"]
+    assert not {*tokenizer.encode(cleaned, add_special_tokens=False)} & {*tokenizer.all_special_ids}
+
+
 def test_prompts_of_the_extractor(tokenizers: dict[str, Any]) -> None:
     tokenizer = tokenizers["own"]
     tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"

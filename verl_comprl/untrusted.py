@@ -6,7 +6,7 @@ model or a bank into a prompt calls :func:`without_control_tokens` with the toke
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -253,7 +253,7 @@ def _is_invisible(char: str) -> bool:
 
 @lru_cache(8)
 def _known(tokenizer: Any) -> _Known:
-    added = {str(token): id for id, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+    added = {str(token): id for id, token in added_tokens(tokenizer).items()}
     special = zip(getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "all_special_ids", ()), strict=False)
     # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
     tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and SYNTAX.search(token)}
@@ -271,6 +271,15 @@ def _known(tokenizer: Any) -> _Known:
             "|".join(filter(None, (*sorted(searched), _SWITCH, *map(marker_pattern, markers)))), re.IGNORECASE
         ),
     )
+
+
+def added_tokens(tokenizer: Any) -> Mapping[int, Any]:
+    """Return the tokens that were added to a tokenizer's vocabulary, by id; none for one that cannot tell them.
+
+    mistral-common's cannot (``MistralCommonBackend``). It names its special tokens, and reads none from a text.
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    return added if isinstance(added, Mapping) else {}
 
 
 def _template(tokenizer: Any) -> str:

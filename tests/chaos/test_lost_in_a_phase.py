@@ -39,6 +39,7 @@ def test_it_ends_within_a_minute_and_the_next_start_resumes(
     common = [*TRAINERS[trainer], "trainer.save_freq=1"]
     unlogged = set[int]()
     for phase, name in LOSSES[trainer]:
+        before = last_step(folder / "run") if (folder / "run").exists() else 0
         monkeypatch.setenv(LOSS, f"{phase}:{name}")
         run = Run(folder, *common, "trainer.total_training_steps=1000", script="losing_run.py")
         try:
@@ -57,6 +58,8 @@ def test_it_ends_within_a_minute_and_the_next_start_resumes(
         assert [file for file in left if not file.startswith(CUT_SHORT)] == []
         for file in left:
             Path(file).unlink()
+        if phase == "checkpoint":  # of the second step, which is there if what was lost has nothing to write
+            assert last_step(folder / "run") == before + (1 if name == WORKER else 2)
         # A step may have been saved before it was lost, and not yet have its line.
         unlogged |= {last_step(folder / "run")} - {step["step"] for step in read_steps(folder / "run")}
     last = last_step(folder / "run") + 1

@@ -117,34 +117,32 @@ def record_groups(trainer: Any, file: Path) -> None:
 
 
 def drain_before_steps(trainer: Any, seconds: float = 120) -> None:
-    """Let what was played be distilled and full batches be trained on before a step begins or a checkpoint is written.
+    """Let what was played be distilled before a step begins or a checkpoint is written.
 
-    What a step's guides find, and what a checkpoint has, does not depend on timing then.
+    Before a step full batches are trained on, too; before a checkpoint none may be (``hold_updates``). What a step's
+    guides find, and what a checkpoint has, does not depend on timing then.
     """
     learning = trainer.comprl.extractor
 
-    def all_is_done() -> bool:
-        manager = trainer.experience_runtime.manager
-        if not ray.get(manager.drain.remote(seconds)):
-            return False
-        deadline = time.monotonic() + seconds
-        while learning.train and waiting(manager) >= learning.batch_size:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+    def distil() -> None:
+        assert ray.get(trainer.experience_runtime.manager.drain.remote(seconds)), "it could not be distilled"
 
-    def waiting(manager: Any) -> float:
-        metrics: Any = ray.get(manager.metrics.remote())
+    def train() -> None:
+        deadline = time.monotonic() + seconds
+        while learning.train and waiting() >= learning.batch_size:
+            assert time.monotonic() < deadline, "it could not be trained on"
+            time.sleep(0.05)
+
+    def waiting() -> float:
+        metrics: Any = ray.get(trainer.experience_runtime.manager.metrics.remote())
         return metrics["buffer/samples"]
 
-    def drained(work: Callable[[], None]) -> Callable[[], None]:
-        def drain_first() -> None:
-            if trainer.global_steps > 0:
-                assert all_is_done(), "it could not be distilled, or not be trained on"
-            work()
+    def after(*works: Callable[[], None]) -> Callable[[], None]:
+        def do_all() -> None:
+            for work in works if trainer.global_steps > 0 else works[-1:]:
+                work()
 
-        return drain_first
+        return do_all
 
-    trainer.on_step_begin = drained(trainer.on_step_begin)
-    trainer._save_checkpoint = drained(trainer._save_checkpoint)
+    trainer.on_step_begin = after(distil, train, trainer.on_step_begin)
+    trainer._save_checkpoint = after(distil, trainer._save_checkpoint)

@@ -96,9 +96,15 @@ def entries(checkpoint: Path) -> Counter[tuple[Any, ...]]:
 
 
 def call_events(run: Path) -> Counter[str]:
-    """Return the extractor's calls after the checkpoint, with what rewarded them and what was trained on."""
-    events = RunRecord(run).call_events(range(SAVED + 1, STEPS + 1))
-    return Counter(json.dumps({key: value for key, value in event.items() if key != "at"}) for event in events)
+    """Return the extractor's calls after the checkpoint, with what rewarded them and what was trained on.
+
+    Without times, to which the step of an update belongs, too: that is the step in which it ended.
+    """
+    found = Counter[str]()
+    for event in RunRecord(run).call_events(range(SAVED + 1, STEPS + 1)):
+        left_out = {"at", "step"} if event["event"] == "trained" else {"at"}
+        found[json.dumps({key: value for key, value in event.items() if key not in left_out})] += 1
+    return found
 
 
 def waiting(checkpoint: Path) -> list[Any]:
@@ -160,4 +166,5 @@ def test_so_does_one_that_trains_on_what_its_recorded_extractor_wrote(
     assert call_events(again) == events
     assert {json.loads(event)["event"] for event in events} == {"call", "use", "trained"}
     assert waiting(again / last) == waiting(whole / last)
+    assert waiting(whole / f"global_step_{SAVED}") != [], "the resumed run took nothing over"
     shutil.rmtree(place)

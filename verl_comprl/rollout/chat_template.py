@@ -12,6 +12,7 @@ from typing import Any
 from verl.utils.tokenizer import normalize_token_ids
 
 from verl_comprl.rollout.messages import Message
+from verl_comprl.untrusted import added_tokens
 
 _PROBE_NAME = "comprl_probe"
 _PROBE = {
@@ -105,4 +106,4 @@ def _after_text(tokenizer: Any, following: list[Message]) -> list[int]:
 
 
 def _special(tokenizer: Any) -> set[int]:
-    return {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    return {*tokenizer.all_special_ids, *added_tokens(tokenizer)}
