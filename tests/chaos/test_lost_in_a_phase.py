@@ -24,6 +24,7 @@ LOSSES = {
         ("weight sync", WORKER),
         ("weight sync", SERVER),
         ("checkpoint", WORKER),
+        ("checkpoint", SERVER),
         ("checkpoint", LOOP),
     ],
     "colocate_async": [("update", WORKER), ("update", SERVER), ("weight sync", SERVER)],
@@ -58,8 +59,14 @@ def test_it_ends_within_a_minute_and_the_next_start_resumes(
         assert [file for file in left if not file.startswith(CUT_SHORT)] == []
         for file in left:
             Path(file).unlink()
-        if phase == "checkpoint":  # of the second step, which is there if what was lost has nothing to write
-            assert last_step(folder / "run") == before + (1 if name == WORKER else 2)
+        if phase == "checkpoint":  # of the second step
+            is_there = last_step(folder / "run") == before + 2
+            assert is_there or last_step(folder / "run") == before + 1
+            if name == LOOP:  # it may have died before it could say that no episodes wait there
+                left_out = "1 agent loop has died with the episodes that waited there"
+                assert is_there or left_out in (folder / "run/train.log").read_text()
+            else:
+                assert is_there == (name == SERVER), "a worker has to write its part, a server has none"
         # A step may have been saved before it was lost, and not yet have its line.
         unlogged |= {last_step(folder / "run")} - {step["step"] for step in read_steps(folder / "run")}
     last = last_step(folder / "run") + 1

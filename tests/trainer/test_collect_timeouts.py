@@ -49,7 +49,11 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=1), drain_timeout=5.0, work_timeout=60.0)
-    runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda seconds: True)
+    runtime._learner = SimpleNamespace(
+        metrics=lambda: {"comprl/extractor/updates": 2.0},
+        stop=lambda seconds: True,
+        note_samples=lambda: None,
+    )
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
     runtime._guard, runtime._late_reports = ManagerGuard(runtime.manager, lambda: None), LateReports()
@@ -70,9 +74,11 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     assert asked == ["collect"], "a manager that hangs is asked nothing more in this step"
     assert "waited 30 s for the experience manager to close the step" in capsys.readouterr().out
     late.clear()
+    told: Any = runtime._learner
+    told.note_samples = lambda: asked.append("learner")
     metrics = runtime.collect(2)
     assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 1.0
-    assert asked[1:] == ["collect", "merge", "take_warnings"]
+    assert asked[1:] == ["collect", "learner", "merge", "take_warnings"]
     assert undocumented(metrics) == []
 
 
@@ -304,7 +310,7 @@ def hanging(runtime: Any) -> Iterator[threading.Event]:
     """Let the threads of learner and guard continue until the event, or to the end of the block, whoever stops them."""
     end = threading.Event()
     learner: Any = object.__new__(ExtractorLearner)
-    learner._stopped, runtime._learner = threading.Event(), learner
+    learner._stopped, learner._has_samples, runtime._learner = threading.Event(), threading.Event(), learner
     for owner in (learner, runtime._guard):
         owner._thread = threading.Thread(target=end.wait, args=(40,), daemon=True)
         owner._thread.start()

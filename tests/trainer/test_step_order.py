@@ -378,7 +378,7 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
     monkeypatch.setattr(manager_guard, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=2))
-    runtime._learner, runtime._collect_timeouts = SimpleNamespace(metrics=dict), 0
+    runtime._learner, runtime._collect_timeouts = SimpleNamespace(metrics=dict, note_samples=lambda: None), 0
     runtime._extractor_saves_failed, runtime._late_reports = 0, LateReports()
     runtime.manager = SimpleNamespace(
         collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])

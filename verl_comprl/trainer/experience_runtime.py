@@ -218,6 +218,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         except _LATE as error:
             metrics = self._note_timeout(error)
         else:
+            if self._learner is not None:
+                self._learner.note_samples()
             self._follow_up(step)
         metrics["comprl/collect_timeouts"] = float(self._collect_timeouts)
         metrics["comprl/manager_restarts"] = float(self._guard.restarts)

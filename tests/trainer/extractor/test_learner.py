@@ -1,120 +1,17 @@
-"""Updates of the extractor that fail: a real training buffer, and engine and servers that can be told to fail."""
+"""Updates of the extractor in the background, and those that fail."""
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from learning import Start, until, values
 
 from verl_comprl.errors import UpdateMade, WaitTimeout
-from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
+from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.trainer.extractor import learner as module
-from verl_comprl.trainer.extractor.learner import ExtractorLearner
-
-
-class Extractor:
-    """Engine and servers; ``failures`` are raised one after the other, at the given place."""
-
-    def __init__(self, failures: list[Exception], place: str) -> None:
-        self.failures: list[Any] = failures
-        self.place = place
-        self.weight_version = 0
-        self.lock = threading.RLock()
-        self.trained_on: list[list[str]] = []
-        self.entered = threading.Event()
-        self.late: list[str] = []
-        self.grad_norm = 1.0
-        self.is_down, self.lost_servers, self.work_is_late = False, 0, False
-        self.hurries: Callable[[], bool] = lambda: False
-
-    def _fail(self, place: str) -> None:
-        if place == self.place and self.failures:
-            self.entered.set()
-            raise self.failures.pop(0)
-
-    def wait_for_late_work(self) -> None:
-        self._fail("wait")
-        if self.late:
-            self.trained_on.append(self.late)
-            self.late, self.weight_version = [], self.weight_version + 1
-
-    def restore(self) -> None:
-        self._fail("restore")
-        self.is_down = False
-
-    @contextmanager
-    def changing_weights(self) -> Iterator[None]:
-        yield
-        self.is_down = self.place == "sync" and bool(self.failures)
-        self._fail("sync")
-
-    def update(self, batch: TrainingBatch) -> dict[str, float]:
-        records = [record.id for record in batch.records]
-        if self.place == "late" and self.failures:
-            self.late = records  # it takes its step when nobody waits for it any more
-            self._fail("late")
-        self._fail("update")
-        self.weight_version += 1
-        self.trained_on.append(records)
-        return {"loss": 1.0, "grad_norm": self.grad_norm}
-
-
-Start = Callable[..., tuple[ExtractorLearner, Extractor, TrainingBuffer]]
-
-
-@pytest.fixture
-def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start a learner whose buffer holds one batch: the records a and b."""
-    monkeypatch.setattr(module, "wait_for", lambda result, seconds, what: result)
-    monkeypatch.setattr(module, "FIRST_BACKOFF", 0.02)
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
-    started: list[ExtractorLearner] = []
-
-    def start(
-        failures: int, *, place: str = "update", max_failures: int = 5, thread: bool = True
-    ) -> tuple[ExtractorLearner, Extractor, TrainingBuffer]:
-        buffer = TrainingBuffer(2, alpha=0.5, cooldown=1)
-        for id, reward in (("a", 1.0), ("b", -1.0)):
-            buffer.add(make_record(id))
-            buffer.record_reward(id, reward)
-        buffer.collect()
-        manager = SimpleNamespace(
-            next_batch=SimpleNamespace(remote=lambda version: buffer.next_batch(1, version)),
-            trained=SimpleNamespace(remote=buffer.trained),
-        )
-        extractor: Any = Extractor([RuntimeError(f"no memory {n}") for n in range(failures)], place)
-        learner = ExtractorLearner(extractor, manager, max_failures=max_failures)
-        started.append(learner)
-        if thread:
-            learner.start()
-        return learner, extractor, buffer
-
-    yield start
-    for learner in started:
-        learner.stop(10.0)
-
-
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
-    """A second before each further attempt: on a busy machine an attempt may take longer than the usual pause here."""
-    monkeypatch.setattr(module, "FIRST_BACKOFF", 1.0)
-    monkeypatch.setattr(module, "LONGEST_BACKOFF", 1.0)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def values(learner: ExtractorLearner) -> tuple[float, ...]:
-    metrics = learner.metrics()
-    return tuple(metrics[f"comprl/extractor/{name}"] for name in ("updates", "failed", "given_up"))
 
 
 @pytest.mark.parametrize(("grad_norm", "skipped"), [(0.5, 0.0), (math.nan, 1.0), (math.inf, 1.0)])
@@ -143,18 +40,6 @@ def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice
     until(lambda: values(learner)[1] == 1)
     time.sleep(0.1)
     assert len(extractor.trained_on) == 1 and len(buffer) == 0 and values(learner) == (1, 1, 0)
-
-
-def test_a_stop_ends_a_turn_before_its_next_update(start: Start, make_record: Any) -> None:
-    learner, extractor, buffer = start(0, thread=False)
-    for id in ("c", "d"):
-        buffer.add(make_record(id))
-        buffer.record_reward(id, 1.0)
-    buffer.collect()
-    learner.take_turn(30.0, lambda: bool(extractor.trained_on))
-    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]] and len(buffer) == 2
-    learner.take_turn(30.0)
-    assert len(extractor.trained_on) == 2
 
 
 @pytest.mark.parametrize("max_failures", [0, 1])
@@ -249,15 +134,6 @@ def test_servers_that_cannot_be_restored_do_not_keep_a_run_from_its_end(start: S
     assert extractor.is_down and time.monotonic() - started < 20 and values(learner) == (1, 1, 1)
 
 
-def test_a_turn_restores_them_too(start: Start, unhurried: None) -> None:
-    learner, extractor, _ = start(1, place="sync", max_failures=1, thread=False)
-    learner.take_turn(30.0)
-    assert extractor.is_down
-    time.sleep(1.05)
-    learner.take_turn(30.0)
-    assert not extractor.is_down and values(learner) == (1, 1, 1)
-
-
 def test_an_update_in_between_makes_the_row_begin_again(start: Start, make_record: Any) -> None:
     learner, extractor, buffer = start(2, max_failures=3)
     until(lambda: values(learner) == (1, 2, 0))
@@ -319,6 +195,22 @@ def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: py
     until(lambda: extractor.weight_version > 1)
 
 
+def test_the_samples_of_a_step_are_asked_for_at_once(
+    start: Start, make_record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 60.0)
+    learner, extractor, buffer = start(0)
+    until(lambda: not len(buffer))
+    time.sleep(0.2)  # until it has found no second batch
+    for id in ("c", "d"):
+        buffer.add(make_record(id))
+        buffer.record_reward(id, 1.0)
+    buffer.collect()
+    learner.note_samples()
+    until(lambda: len(extractor.trained_on) == 2)
+    assert learner.stop(20.0), "it does not wait for the next question"
+
+
 def test_a_learner_that_is_held_back_begins_no_update(start: Start) -> None:
     learner, extractor, buffer = start(0, thread=False)
     learner.hold_updates()
@@ -354,43 +246,3 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, mon
     learner.stop(0.1)
     assert time.monotonic() - started < 20
     end.set()
-
-
-def test_a_turn_takes_the_batches_that_wait_and_nothing_when_its_time_is_over(start: Start) -> None:
-    learner, extractor, _ = start(0, thread=False)
-    learner.take_turn(0.0)
-    assert extractor.trained_on == []
-    learner.take_turn(30.0)
-    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]]
-    learner.take_turn(30.0)
-    assert len(extractor.trained_on) == 1
-    assert learner.metrics()["comprl/extractor/updates"] == 1.0
-
-
-def test_a_turn_that_fails_costs_no_time_and_is_made_up_for_later(start: Start, unhurried: None) -> None:
-    learner, extractor, _ = start(1, thread=False)
-    began = time.monotonic()
-    learner.take_turn(30.0)
-    assert time.monotonic() - began < 20 and extractor.trained_on == []
-    assert learner.metrics()["comprl/extractor/failed"] == 1.0
-    deadline = time.monotonic() + 30
-    while not extractor.trained_on and time.monotonic() < deadline:
-        learner.take_turn(30.0)
-        time.sleep(0.01)
-    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]]
-
-
-def test_no_turn_is_taken_after_too_many_failures(start: Start) -> None:
-    learner, extractor, _ = start(2, max_failures=2, thread=False)
-    for _ in range(20):
-        learner.take_turn(30.0)
-        time.sleep(0.02)
-    assert learner.metrics()["comprl/extractor/given_up"] == 1.0
-    assert extractor.trained_on == [] and len(extractor.failures) == 0
-
-
-def test_a_turn_that_fails_ends_the_run_where_no_update_may_fail(start: Start) -> None:
-    learner, extractor, _ = start(1, max_failures=0, thread=False)
-    with pytest.raises(RuntimeError, match="an update of the extractor failed: no memory 0"):
-        learner.take_turn(30.0)
-    assert extractor.trained_on == []

@@ -21,7 +21,8 @@ from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 from verl_comprl.trainer.step.metrics import update_metrics
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 1.0
+"""Seconds before the manager is asked again for a batch; at the end of a step, which makes most samples, at once."""
 HELD_SECONDS = 0.05
 """Seconds between two checks while updates are held back."""
 AWAY_SECONDS = 1.0
@@ -52,6 +53,7 @@ class ExtractorLearner:
         self._max_failures = max_failures
         self._stopped = threading.Event()
         self._held_back = threading.Event()
+        self._has_samples = threading.Event()
         self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
         self._error: Exception | None = None
         self._last: dict[str, float] = {}
@@ -89,7 +91,8 @@ class ExtractorLearner:
             if self._extractor.work_is_late:
                 break
             began, restores = time.monotonic(), self._given_up
-            pause = self._attempt()
+            if (pause := self._attempt()) is None:
+                break
             ended = time.monotonic()
             self._not_before = ended + (max(pause, REST_FACTOR * (ended - began)) if restores else pause)
         self._raise_error()
@@ -101,6 +104,7 @@ class ExtractorLearner:
             Whether it has ended; it may be waited for again.
         """
         self._stopped.set()
+        self._has_samples.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -116,6 +120,10 @@ class ExtractorLearner:
     def resume_updates(self) -> None:
         """Let the thread update again."""
         self._held_back.clear()
+
+    def note_samples(self) -> None:
+        """Let the thread ask for a batch now: the manager has collected a step's samples."""
+        self._has_samples.set()
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the last update, and totals; never waits.
@@ -149,11 +157,18 @@ class ExtractorLearner:
 
     def _run(self) -> None:
         while not self._ended and not self._stopped.is_set():
-            # Waiting out of the lock: a checkpoint, and with it the actor's step, would wait.
-            self._stopped.wait(HELD_SECONDS if self._held_back.is_set() else self._attempt())
+            # All waits are out of the lock: a checkpoint, and with it the actor's step, would wait.
+            if self._held_back.is_set():
+                self._stopped.wait(HELD_SECONDS)
+                continue
+            self._has_samples.clear()  # before the attempt, which may be too early for what comes meanwhile
+            if (pause := self._attempt()) is None:
+                self._has_samples.wait(POLL_SECONDS)
+            else:
+                self._stopped.wait(pause)
 
-    def _attempt(self) -> float:
-        """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
+    def _attempt(self) -> float | None:
+        """Update once; return the seconds until the next attempt is worth while, or None if there was no batch."""
         if self._given_up:
             return self._try_to_restore()
         try:
@@ -165,7 +180,7 @@ class ExtractorLearner:
                 return AWAY_SECONDS
             return self._note_failure(error)
         if not updated:
-            return POLL_SECONDS
+            return None
         self._in_a_row = 0
         return 0.0
 
