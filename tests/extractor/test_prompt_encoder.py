@@ -89,16 +89,47 @@ async def test_as_many_turns_as_fit_are_kept_after_few_attempts(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=60), min_size=1, max_size=3))
-def test_what_is_left_of_an_episode_does_not_depend_on_those_before(tokenizer: Any, episodes: list[list[int]]) -> None:
-    limits: Any = {"max_prompt_tokens": 5000, "max_operations": 3, "votes": False}
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 300)), min_size=1, max_size=60), min_size=1, max_size=4
+    )
+)
+def test_what_is_left_of_an_episode_does_not_depend_on_those_before(
+    tokenizer: Any, episodes: list[list[tuple[str, int]]]
+) -> None:
+    def encode(conversation: list[dict[str, Any]], **_: Any) -> list[str]:
+        return list("".join(message["content"] for message in conversation).replace("xxxx", "x"))
+
+    tokenizer.apply_chat_template = encode
+    limits: Any = {"max_prompt_tokens": 3000, "max_operations": 3, "votes": False}
     used = PromptEncoder(tokenizer, **limits)
-    for sizes in episodes:
-        turns = tuple(Turn(observation="x" * size, response="do.") for size in sizes)
+    for texts in episodes:
+        turns = tuple(Turn(observation=char * size, response=f"{char}.") for char, size in texts)
         request = DistillationRequest(
             id="a", task="fetch", environment="room", goal="open", turns=turns, outcome=Outcome(success=True)
         )
         assert used.encode_episode(request, ()) == PromptEncoder(tokenizer, **limits).encode_episode(request, ())
+
+
+def test_an_episode_that_fits_as_a_whole_is_encoded_once_though_others_had_less_room(
+    tokenizer: Any, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = PromptEncoder(tokenizer, max_prompt_tokens=8000, max_operations=3, votes=False)
+    attempts: list[Any] = []
+    encode = tokenizer.apply_chat_template
+    monkeypatch.setattr(
+        tokenizer, "apply_chat_template", lambda *messages, **_: attempts.append(messages) or encode(*messages) * 4
+    )
+    encoder.encode_episode(make_request("dense", turns=episode(60, words=100)), ())  # four tokens a character
+    monkeypatch.setattr(
+        tokenizer, "apply_chat_template", lambda *messages, **_: attempts.append(messages) or encode(*messages)
+    )
+    counts = []
+    for name in ("first", "second"):
+        attempts.clear()
+        encoder.encode_episode(make_request(name, turns=episode(40)), ())
+        counts.append(len(attempts))
+    assert counts[1] == 1 < counts[0]
 
 
 async def test_turns_of_very_different_tokens_take_few_attempts_too(

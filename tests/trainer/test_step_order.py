@@ -215,6 +215,7 @@ def test_a_stop_does_not_wait_for_the_extractor_s_turn(monkeypatch: pytest.Monke
     with pytest.raises(RunInterrupted):
         trainer.fit(MagicMock())
     assert "collect 1" in events and "save 1" in events and "take_turn" not in events
+    assert "hold_updates" in events[: events.index("collect 1")], "its outcomes could start an update"
 
 
 def test_a_stop_is_known_to_what_would_wait_for_an_update_of_the_extractor(monkeypatch: pytest.MonkeyPatch) -> None:

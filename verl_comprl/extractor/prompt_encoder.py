@@ -53,7 +53,7 @@ class PromptEncoder:
         self._max_operations = max_operations
         self._votes = votes
         self._room = float(_USUAL * max_prompt_tokens)
-        """Characters of turns for which a prompt had room, in the episode that was shortened last."""
+        """Characters of turns for which the last prompts had room."""
 
     def quote(self, text: str, *, part: str = "") -> str:
         """Make a text a part of a prompt for this tokenizer; one that is too long for any stays so, as it is."""
@@ -124,7 +124,7 @@ class PromptEncoder:
     ) -> tuple[Sequence[Turn], Prompt | None]:
         """Return the most turns with which a prompt fits, and that prompt; or first and last turn, if they do not.
 
-        Encoding takes milliseconds for each thousand tokens, so a long episode begins at what fitted in the one before,
+        Encoding takes milliseconds for each thousand tokens, so a long episode begins at what fitted in those before,
         and goes on where the lengths so far say that it does.
         """
         until = [0, *accumulate(_FRAME + sum(map(len, _texts(turn))) for turn in turns)]
@@ -144,6 +144,7 @@ class PromptEncoder:
                 too_many = kept
             else:
                 fitting, enough = prompt, kept
+                self._room = max(self._room, sizes[kept])
             if len(ends) == 1:
                 room = sizes[kept] + _characters(text) * (1 / length - 1)
             else:

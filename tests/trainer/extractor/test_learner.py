@@ -199,9 +199,16 @@ def test_the_samples_of_a_step_are_asked_for_at_once(
     start: Start, make_record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 60.0)
-    learner, extractor, buffer = start(0)
-    until(lambda: not len(buffer))
-    time.sleep(0.2)  # until it has found no second batch
+    learner, extractor, buffer = start(0, thread=False)
+    given = list[Any]()
+
+    def next_batch(version: int) -> Any:
+        given.append(buffer.next_batch(1, version))
+        return given[-1]
+
+    learner._manager.next_batch = SimpleNamespace(remote=next_batch)
+    learner.start()
+    until(lambda: given and given[-1] is None)
     for id in ("c", "d"):
         buffer.add(make_record(id))
         buffer.record_reward(id, 1.0)

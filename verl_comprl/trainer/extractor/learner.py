@@ -156,13 +156,15 @@ class ExtractorLearner:
         return self._error is not None or (self._given_up and not self._extractor.is_down)
 
     def _run(self) -> None:
-        while not self._ended and not self._stopped.is_set():
+        while True:
+            # Before all else: what comes from here on, a stop too, ends the wait for it.
+            self._has_samples.clear()
+            if self._ended or self._stopped.is_set():
+                return
             # All waits are out of the lock: a checkpoint, and with it the actor's step, would wait.
             if self._held_back.is_set():
                 self._stopped.wait(HELD_SECONDS)
-                continue
-            self._has_samples.clear()  # before the attempt, which may be too early for what comes meanwhile
-            if (pause := self._attempt()) is None:
+            elif (pause := self._attempt()) is None:
                 self._has_samples.wait(POLL_SECONDS)
             else:
                 self._stopped.wait(pause)
