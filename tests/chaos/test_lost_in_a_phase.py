@@ -1,4 +1,4 @@
-"""A run that loses a process of its actor while it updates, copies weights or saves, with each of verl's trainers."""
+"""Kills a process of a run's actor in an update, a weight sync or a checkpoint, with each of verl's trainers."""
 
 import json
 import time

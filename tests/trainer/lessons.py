@@ -1,4 +1,4 @@
-"""What a recorded extractor writes: an entry that depends on what the agent did, and on nothing else."""
+"""The answers of a recorded extractor: entries that depend on what the agent did, and on nothing else."""
 
 import re
 from zlib import crc32
