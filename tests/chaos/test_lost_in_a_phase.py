@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1800)]
 MOST_SECONDS = 60.0
 WORKER, SERVER, LOOP = "worker 0 of the actor's engine", "the actor's server 0", "agent loop worker 0"
 CUT_SHORT = ("/dev/shm/verl_weights_", "/tmp/rl-colocate-zmq-")
-"""What a copy of weights leaves that a death has cut short (docs/reliability.md)."""
+"""Left by a copy of weights that a death has cut short (docs/reliability.md)."""
 LOSSES = {
     "sync": [
         ("log-probs", WORKER),

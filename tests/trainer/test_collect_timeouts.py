@@ -49,11 +49,8 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=1), drain_timeout=5.0, work_timeout=60.0)
-    runtime._learner = SimpleNamespace(
-        metrics=lambda: {"comprl/extractor/updates": 2.0},
-        stop=lambda seconds: True,
-        note_samples=lambda: None,
-    )
+    learned = {"comprl/extractor/updates": 2.0}
+    runtime._learner = SimpleNamespace(metrics=lambda: learned, stop=lambda seconds: True, note_samples=lambda: None)
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
     runtime._guard, runtime._late_reports = ManagerGuard(runtime.manager, lambda: None), LateReports()
