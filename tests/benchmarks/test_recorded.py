@@ -104,7 +104,7 @@ async def test_a_run_connects_it_and_gets_the_recorded_answers(started: Any, con
 
 
 def test_the_learner_updates_it(started: Any) -> None:
-    assert started._learner._update_once()
+    assert started._learner._update_once(lambda: True)
     metrics = started._learner.metrics()
     assert metrics["comprl/extractor/updates"] == 1.0 and metrics["comprl/extractor/skipped"] == 0.0
     assert [name for name, _ in started.manager.asked] == ["connect", "next_batch", "trained"]
@@ -118,7 +118,7 @@ def test_the_learner_gives_up_after_as_many_failures_as_set(started: Any) -> Non
 def test_the_manager_is_told_while_the_servers_sleep_for_an_update(started: Any) -> None:
     """So that a question is answered "unavailable" at once, instead of at its limit."""
     started.extractor.serving._shares_memory = True  # as with comprl.extractor.placement=shared on a GPU
-    assert started._learner._update_once()
+    assert started._learner._update_once(lambda: True)
     assert [name for name, _ in started.manager.asked] == ["connect", "next_batch", "away", "trained", "back"]
 
 
@@ -148,7 +148,7 @@ def test_an_extractor_on_the_actors_slots_is_trained_in_its_turns_only(placement
 
 
 def test_a_checkpoint_of_it_can_be_written_and_read(started: Any, tmp_path: Path) -> None:
-    started._learner._update_once()
+    started._learner._update_once(lambda: True)
     saved: list[str] = []
     assert contents.save(tmp_path, 3, started.extractor, saved.append, 5.0)
     started.extractor.weight_version = 0

@@ -111,6 +111,26 @@ def test_what_is_left_of_an_episode_does_not_depend_on_those_before(
         assert used.encode_episode(request, ()) == PromptEncoder(tokenizer, **limits).encode_episode(request, ())
 
 
+@pytest.mark.parametrize("before", [0, 8, 9, 20])
+def test_an_empty_turn_is_not_left_out_where_that_takes_more_tokens_to_say(
+    tokenizer: Any, make_request: MakeRequest, before: int
+) -> None:
+    """Whatever fitted in the episode before."""
+
+    def encode(conversation: list[dict[str, Any]], **_: Any) -> list[str]:
+        return list("".join(message["content"] for message in conversation).replace("left out", "." * 60))
+
+    tokenizer.apply_chat_template = encode
+    turns = [*episode(4), Turn(observation="", response=""), *episode(4)]
+    whole = make_request("a", turns=tuple(turns))
+    roomy = PromptEncoder(tokenizer, max_prompt_tokens=10_000, max_operations=3, votes=False)
+    expected, *_ = roomy.encode_episode(whole, ())
+    encoder = PromptEncoder(tokenizer, max_prompt_tokens=len(expected.ids), max_operations=3, votes=False)
+    if before:
+        encoder.encode_episode(make_request("b", turns=episode(before)), ())
+    assert encoder.encode_episode(whole, ())[0] == expected
+
+
 def test_an_episode_that_fits_as_a_whole_is_encoded_once_though_others_had_less_room(
     tokenizer: Any, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

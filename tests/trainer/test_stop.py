@@ -56,7 +56,6 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     trainer.prepare_step = trainer.take_back_prompts = dict
     trainer.experience_runtime = SimpleNamespace(
         collect=lambda step: events.append(f"collect {step}") or {},
-        hold_updates=lambda: events.append("hold updates"),
         settle_reports=lambda: events.append("settle reports"),
     )
     trainer.left = []
@@ -205,7 +204,7 @@ def test_a_step_of_which_an_update_was_made_counts(tmp_path: Path, events: list[
     trainer._step_once = update
     with pytest.raises(RunInterrupted, match="stopped after step 5"):
         trainer.step({}, {})
-    assert events == ["update", "hold updates", "collect 5", "settle reports", "end episodes", "save 5"]
+    assert events == ["update", "collect 5", "settle reports", "end episodes", "save 5"]
 
 
 def test_a_stop_between_local_updates_is_seen_although_the_next_batch_waits(
@@ -223,7 +222,7 @@ def test_a_stop_between_local_updates_is_seen_although_the_next_batch_waits(
     trainer._step_once = update
     with pytest.raises(RunInterrupted, match="stopped after step 5"):
         trainer.step({}, {})
-    assert events == ["sample", "hold updates", "collect 5", "settle reports", "end episodes", "save 5"]
+    assert events == ["sample", "collect 5", "settle reports", "end episodes", "save 5"]
 
 
 def test_a_stop_before_the_first_update_is_not_taken_for_one_in_the_step_before(tmp_path: Path, events: list) -> None:

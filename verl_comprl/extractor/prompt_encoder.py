@@ -150,6 +150,10 @@ class PromptEncoder:
             else:
                 (fits, short), (does_not, long) = ends[False], ends[True]
                 self._room = room = fits + (does_not - fits) * (1 - short) / (long - short)
+        if too_many == len(turns) - 1:  # that one turn is left out may take more tokens to say than an empty turn has
+            prompt, _ = self._fitting(messages(turns))
+            if prompt is not None:
+                return turns, prompt
         return _without_middle(turns, enough if fitting else too_many), fitting
 
     def _fitting(self, messages: list[Message]) -> tuple[Prompt | None, float]:

@@ -111,7 +111,7 @@ class CheckpointingTrainer(EngineSharing):
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Train the actor, and add how many checkpoints could not be written."""
         batch = super().step(metrics, timing_raw)
-        # Again: a stop may have come meanwhile, and verl does not call _update_actor before trainer.critic_warmup.
+        # verl does not call _update_actor before trainer.critic_warmup.
         self._hold_updates_before_save()
         metrics["comprl/saves_failed"] = float(self._saves_failed)
         return batch
@@ -127,7 +127,7 @@ class CheckpointingTrainer(EngineSharing):
         return super()._update_actor(batch, metrics)
 
     def _hold_updates_before_save(self) -> None:
-        if self._is_save_due or self._is_stopped:
+        if self._is_save_due:
             self.experience_runtime.hold_updates()
 
     @property

@@ -187,7 +187,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Start training the extractor in the background, unless it is frozen in this arm."""
         self._late_reports = LateReports(agent_loops, is_stopped)
         if self._learner is not None and self._comprl.extractor.train and not self._comprl.shares_slots:
-            self._learner.start()
+            self._learner.start(is_stopped)
 
     def take_turn(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Train the extractor while the actor pauses, if they share slots."""

@@ -118,7 +118,6 @@ class StoppableTrainer(CheckpointingTrainer):
             return super().step(metrics, timing_raw)
         except WaitingStopped:
             if self.local_trigger_step:  # some of its local updates have been made, which cannot be undone: it counts
-                self.experience_runtime.hold_updates()  # or its outcomes could start one, see _update_actor
                 self.experience_runtime.collect(self.global_steps)
             else:
                 self.global_steps -= 1

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,9 +206,9 @@ def turn(learner: ExtractorLearner, clock: Clock, *, after: float = 10_000.0) ->
     clock.now += after
     update = learner._update_once
 
-    def once() -> bool:
+    def once(may_begin: Callable[[], bool]) -> bool:
         clock.now += 60.0
-        return update()
+        return update(may_begin)
 
     learner._update_once = once
     try:

@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,77 +163,6 @@ def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
     assert values(learner)[2] == 0
     learner.stop(40.0)
     assert time.monotonic() - started < 20
-
-
-def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full batches wait all the time, and locks are not given in turn."""
-    learner, extractor, _ = start(0, thread=False)
-    begun, goes_on = threading.Event(), threading.Event()
-
-    def update(batch: TrainingBatch) -> dict[str, float]:
-        begun.set()
-        goes_on.wait(10)
-        time.sleep(0.01)
-        extractor.weight_version += 1
-        return {"grad_norm": 1.0}
-
-    monkeypatch.setattr(extractor, "update", update)
-    monkeypatch.setattr(module, "update_metrics", lambda batch, version: {})
-    learner._manager = SimpleNamespace(
-        next_batch=SimpleNamespace(remote=lambda version: "batch"), trained=SimpleNamespace(remote=lambda: None)
-    )
-    learner.start()
-    assert begun.wait(10)
-    learner.hold_updates()
-    goes_on.set()
-    with extractor.lock:
-        assert extractor.weight_version == 1
-        time.sleep(0.1)
-        assert extractor.weight_version == 1
-    learner.resume_updates()
-    until(lambda: extractor.weight_version > 1)
-
-
-def test_the_samples_of_a_step_are_asked_for_at_once(
-    start: Start, make_record: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "POLL_SECONDS", 60.0)
-    learner, extractor, buffer = start(0, thread=False)
-    given = list[Any]()
-
-    def next_batch(version: int) -> Any:
-        given.append(buffer.next_batch(1, version))
-        return given[-1]
-
-    learner._manager.next_batch = SimpleNamespace(remote=next_batch)
-    learner.start()
-    until(lambda: given and given[-1] is None)
-    for id in ("c", "d"):
-        buffer.add(make_record(id))
-        buffer.record_reward(id, 1.0)
-    buffer.collect()
-    learner.note_samples()
-    until(lambda: len(extractor.trained_on) == 2)
-    assert learner.stop(20.0), "it does not wait for the next question"
-
-
-def test_a_learner_that_is_held_back_begins_no_update(start: Start) -> None:
-    learner, extractor, buffer = start(0, thread=False)
-    learner.hold_updates()
-    learner.start()
-    time.sleep(0.2)
-    assert extractor.trained_on == [] and len(buffer) == 2
-    learner.resume_updates()
-    until(lambda: not len(buffer))
-    assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"]]
-
-
-def test_a_run_can_end_while_its_learner_is_held_back(start: Start) -> None:
-    learner, extractor, _ = start(0, thread=False)
-    learner.hold_updates()
-    learner.start()
-    learner.stop(10.0)
-    assert not learner._thread.is_alive() and extractor.trained_on == []
 
 
 def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,15 @@ def test_an_extractor_on_shared_slots_is_trained_in_its_turn_and_never_beside_th
         assert not is_stopped() and not hurries()
         begun.append(f"turn of {seconds:g} s")
 
-    learner: Any = SimpleNamespace(start=lambda: begun.append("thread"), take_turn=take_turn)
+    def is_stopped() -> bool:
+        return False
+
+    def start(asks: Any) -> None:
+        assert asks is is_stopped
+        begun.append("thread")
+
+    learner: Any = SimpleNamespace(start=start, take_turn=take_turn)
     runtime._learner = learner
-    runtime.begin(agent_loops=[])
+    runtime.begin([], is_stopped)
     runtime.take_turn()
     assert begun == expected

@@ -52,6 +52,7 @@ class ExtractorLearner:
         self._manager = manager
         self._max_failures = max_failures
         self._stopped = threading.Event()
+        self._is_run_stopped: Callable[[], bool] = lambda: False
         self._held_back = threading.Event()
         self._has_samples = threading.Event()
         self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
@@ -66,8 +67,13 @@ class ExtractorLearner:
         self._given_up = False
         self._not_before = 0.0
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Start the thread.
+
+        Args:
+            is_stopped: Says that the run was asked to stop: then no further update begins.
+        """
+        self._is_run_stopped = is_stopped
         self._thread.start()
 
     def take_turn(
@@ -91,7 +97,7 @@ class ExtractorLearner:
             if self._extractor.work_is_late:
                 break
             began, restores = time.monotonic(), self._given_up
-            if (pause := self._attempt()) is None:
+            if (pause := self._attempt(lambda: not is_stopped())) is None:
                 break
             ended = time.monotonic()
             self._not_before = ended + (max(pause, REST_FACTOR * (ended - began)) if restores else pause)
@@ -162,19 +168,22 @@ class ExtractorLearner:
             if self._ended or self._stopped.is_set():
                 return
             # All waits are out of the lock: a checkpoint, and with it the actor's step, would wait.
-            if self._held_back.is_set():
+            if not self._may_begin():
                 self._stopped.wait(HELD_SECONDS)
-            elif (pause := self._attempt()) is None:
+            elif (pause := self._attempt(self._may_begin)) is None:
                 self._has_samples.wait(POLL_SECONDS)
             else:
                 self._stopped.wait(pause)
 
-    def _attempt(self) -> float | None:
-        """Update once; return the seconds until the next attempt is worth while, or None if there was no batch."""
+    def _may_begin(self) -> bool:
+        return not (self._held_back.is_set() or self._stopped.is_set() or self._is_run_stopped())
+
+    def _attempt(self, may_begin: Callable[[], bool]) -> float | None:
+        """Update once; return the seconds until the next attempt is worth while, or None if no update was to begin."""
         if self._given_up:
             return self._try_to_restore()
         try:
-            updated = self._update_once()
+            updated = self._update_once(may_begin)
         except _ManagerAway:
             return AWAY_SECONDS
         except Exception as error:
@@ -224,17 +233,20 @@ class ExtractorLearner:
         if self._failed == 1:
             print("".join(traceback.format_exception(error)), flush=True)
 
-    def _update_once(self) -> bool:
+    def _update_once(self, may_begin: Callable[[], bool]) -> bool:
+        """Return whether there was a batch, and an update might begin still: all that is waited for takes time."""
         self._extractor.wait_for_late_work()  # out of the lock, see above
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
         # would train on them twice.
         with self._extractor.lock:
+            if not may_begin():
+                return False
             self._extractor.restore()
             version = self._extractor.weight_version
             taking = self._manager.next_batch.remote(version)
             batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
-            if batch is None:
+            if batch is None or not may_begin():
                 return False
             started = time.perf_counter()
             with self._extractor.changing_weights():
