@@ -66,8 +66,11 @@ def kill_server(trainer: Any, file: Path) -> None:
 
 
 def main() -> int:
+    from verl_comprl.trainer.extractor import learner
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
 
+    # The attempts begin after the checkpoint of KILL_STEP, and the run ends a few seconds later.
+    learner.FIRST_BACKOFF = 1.0
     begin, file, overrides = ComplementaryTrainerMixin.on_step_begin, Path(sys.argv[1]), sys.argv[2:]
 
     def on_step_begin(self: Any) -> None:
