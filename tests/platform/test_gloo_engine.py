@@ -1,12 +1,12 @@
 """Weights arrive bit for bit: two ranks of a trainer and two of servers, in processes of their own."""
 
 import asyncio
-import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from imported_once import forked
 
 BUCKET = 1000
 """Bytes: smaller than the largest weight, and no multiple of the others."""
@@ -62,7 +62,7 @@ def serve(pipe: Any, is_master: bool, sends: bool) -> None:
 def test_weights_arrive_bit_for_bit_in_every_update() -> None:
     from verl_comprl.platform.gloo_engine import GlooCheckpointEngine
 
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     pipes, processes = [], []
     for is_master, sends in ((True, True), (False, True), (False, False), (False, False)):
         ours, theirs = context.Pipe()

@@ -69,7 +69,7 @@ def main() -> int:
     from verl_comprl.trainer.extractor import learner
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
 
-    # The attempts begin after the checkpoint of KILL_STEP, and the run ends a few seconds later.
+    # Updates may begin after the checkpoint of KILL_STEP only, and the run ends a few seconds later.
     learner.FIRST_BACKOFF = 1.0
     begin, file, overrides = ComplementaryTrainerMixin.on_step_begin, Path(sys.argv[1]), sys.argv[2:]
 

@@ -1,16 +1,17 @@
 """Two processes of a test, as the ranks of an engine."""
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from imported_once import forked
+
 
 @contextmanager
 def two_ranks(run: Callable[[int, str, Any], None], folder: Path) -> Iterator[list[Any]]:
     """Let both run with their rank, a file by which they find each other, and a pipe; gives our ends of the pipes."""
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     pipes, processes = [], []
     for rank in range(2):
         ours, theirs = context.Pipe()

@@ -131,12 +131,12 @@ class PromptEncoder:
         sizes = [until[kept // 2] + until[-1] - until[len(turns) - kept + kept // 2] for kept in range(len(turns) + 1)]
         room, enough, too_many = self._room, min(len(turns), 2) - 1, len(turns) + 1
         fitting, ends = None, dict[bool, tuple[int, float]]()
-        attempts = 0
+        tried = set[int]()
         while too_many - enough > 1:
-            attempts += 1
             # In the middle where that does not help, as with turns of very different tokens.
-            kept = bisect_right(sizes, room) - 1 if attempts <= _ATTEMPTS else (enough + too_many) // 2
+            kept = bisect_right(sizes, room) - 1 if len(tried) < _ATTEMPTS else (enough + too_many) // 2
             kept = min(max(kept, enough + 1), too_many - 1)
+            tried.add(kept)
             text = messages(_without_middle(turns, kept))
             prompt, length = self._fitting(text)
             ends[prompt is None] = sizes[kept], length
@@ -150,7 +150,8 @@ class PromptEncoder:
             else:
                 (fits, short), (does_not, long) = ends[False], ends[True]
                 self._room = room = fits + (does_not - fits) * (1 - short) / (long - short)
-        if too_many == len(turns) - 1:  # that one turn is left out may take more tokens to say than an empty turn has
+        # To say that one turn is left out may take more tokens than an empty turn has.
+        if too_many == len(turns) - 1 and len(turns) not in tried:
             prompt, _ = self._fitting(messages(turns))
             if prompt is not None:
                 return turns, prompt

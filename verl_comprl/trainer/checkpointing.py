@@ -65,8 +65,7 @@ class CheckpointingTrainer(EngineSharing):
         try:
             self._try_to_save()
         finally:
-            if not self._is_stopped:  # one that begins now would be waited for, and nothing of it saved
-                self.experience_runtime.resume_updates()
+            self.experience_runtime.resume_updates()
 
     def _try_to_save(self) -> None:
         deadline = time.monotonic() + STORE_SECONDS

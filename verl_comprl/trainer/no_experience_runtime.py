@@ -45,7 +45,7 @@ class NoExperienceRuntime:
 
         Args:
             agent_loops: The workers that will play episodes.
-            is_stopped: Says that the run was asked to stop, so that they are not waited for any more.
+            is_stopped: Says that the run was asked to stop, so that they are not waited for, and no update begins.
         """
 
     def collect(self, step: int) -> dict[str, float]:

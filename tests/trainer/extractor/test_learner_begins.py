@@ -111,7 +111,7 @@ def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, wa
     learner: Any
     extractor: Any
     learner, extractor, buffer = start(0, thread=False)
-    is_run_stopped, given = threading.Event(), list[float | None]()
+    is_run_stopped, unexpected, given = threading.Event(), threading.Event(), list[float | None]()
     ends = {
         "held back": learner.hold_updates,
         "ended": lambda: learner.stop(0.0),
@@ -131,9 +131,12 @@ def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, wa
         extractor.restore = meanwhile
     else:
         learner._manager.next_batch.remote = lambda version: meanwhile() or next_batch(version)
+    if waits_for in ("late work", "lock"):  # then it does not go on to what takes longer
+        extractor.restore = unexpected.set
     learner.start(is_run_stopped.is_set)
     until(lambda: given)
     assert (given[0], extractor.trained_on, len(buffer)) == (None, [], 2)
+    assert not unexpected.is_set()
 
 
 def test_after_a_stop_of_the_run_no_update_begins(start: Start) -> None:

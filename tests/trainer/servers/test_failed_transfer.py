@@ -1,7 +1,6 @@
 """A transfer of weights that breaks: verl's sender and receiver, in two processes as in a run, and our adapter."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import zmq
+from imported_once import forked
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import weight_transfers
@@ -52,8 +52,7 @@ class Server:
     """The process, and what verl's adapter has of it."""
 
     def __init__(self, handle: str) -> None:
-        context = multiprocessing.get_context("forkserver")  # which imports vLLM once for all
-        context.set_forkserver_preload(["verl.workers.rollout.vllm_rollout.bucketed_weight_transfer"])
+        context = forked()
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, handle), daemon=True)
         self.process.start()

@@ -181,7 +181,7 @@ class ExtractorLearner:
     def _attempt(self, may_begin: Callable[[], bool]) -> float | None:
         """Update once; return the seconds until the next attempt is worth while, or None if no update was to begin."""
         if self._given_up:
-            return self._try_to_restore()
+            return self._try_to_restore(may_begin)
         try:
             updated = self._update_once(may_begin)
         except _ManagerAway:
@@ -195,11 +195,13 @@ class ExtractorLearner:
         self._in_a_row = 0
         return 0.0
 
-    def _try_to_restore(self) -> float:
+    def _try_to_restore(self, may_begin: Callable[[], bool]) -> float | None:
         """Let the servers answer again, though nothing is trained any more: what has been learned stays in use."""
         try:
             self._extractor.wait_for_late_work()
             with self._extractor.lock:
+                if not may_begin():
+                    return None
                 self._extractor.restore()
         except Exception:  # of which there were as many as are told
             return LONGEST_BACKOFF
@@ -234,7 +236,7 @@ class ExtractorLearner:
             print("".join(traceback.format_exception(error)), flush=True)
 
     def _update_once(self, may_begin: Callable[[], bool]) -> bool:
-        """Return whether there was a batch, and an update might begin still: all that is waited for takes time."""
+        """Return whether it was made: not if there is no batch, nor if what it waits for took until none may begin."""
         self._extractor.wait_for_late_work()  # out of the lock, see above
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
