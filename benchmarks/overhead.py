@@ -12,8 +12,9 @@ takes. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on en
 step of a turn is left out. Nothing is subtracted from the clock; below the verdict stands what the mechanism costs at
 equal speed of the cores.
 
-Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing. The table leaves
-out rounds beside which others have used the cores; they are not measured again.
+Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing, with engines that
+are started again. From three starts on, intervals are over starts. The table leaves out rounds beside which others have
+used the cores; they are not measured again.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
         [--prompts 3] [--turns 64] [--pause-ms 10] [--start-ms 300] [--minutes 12] [--output outputs/overhead]
@@ -48,6 +49,7 @@ from benchmarks.overhead_table import (
     processes,
     quiet,
     report,
+    starts,
     verdict,
 )
 from recipes.miniature.run import set_environment
@@ -180,15 +182,16 @@ def measure(options: argparse.Namespace, file: Path) -> None:
             for arm in starting[1:]:
                 arms[arm] = sweep.arm(checked[arm], extractor="recorded" if arm == "recorded" else "real")
             tell(f"started after {time.perf_counter() - started:.0f} s")
-            done = [row["round"] for row in read_rows(file)]
-            for number in range(max(done, default=-1) + 1, options.rounds):
+            before = read_rows(file)
+            start = 1 + max((row.get("start", 0) for row in before), default=0)
+            for number in range(1 + max((row["round"] for row in before), default=-1), options.rounds):
                 rows: list[Row] = []
                 for arm in order(number, options.arms):
                     if time.perf_counter() - started > 60 * options.minutes:
                         tell("time is up; the same command continues")
                         return
                     with burden() if arm == "burdened" else nullcontext():
-                        rows += turn(arms[arm], arm, number, options.steps)
+                        rows += [{"start": start, **row} for row in turn(arms[arm], arm, number, options.steps)]
                 with file.open("a") as target:  # whole rounds only: what is compared belongs together
                     target.writelines(json.dumps(row) + "\n" for row in rows)
                 means = {arm: statistics.fmean(seconds(rows, arm)) for arm in options.arms}
@@ -261,7 +264,8 @@ def main() -> None:
         print(f"\nleft out, since others have used the cores: rounds {', '.join(map(str, left_out))}")
     if "baseline" in measured_arms(rows):
         measured = Measured(rows)
-        print(f"\n{report(measured)}\n\n{processes(rows)}\n\n{verdict(measured)}\n{equal_speed(measured)}")
+        tables = f"{report(measured)}\n\n{starts(measured)}{processes(rows)}"
+        print(f"\n{tables}\n\n{verdict(measured)}\n{equal_speed(measured)}")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 import itertools
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.paired import ratio_of_means, show
+from benchmarks.paired import geometric_ratio, ratio_of_means, show
 
 ARMS = ("baseline", "burdened", "longer", "recorded", "idle", "normal")
 WITHOUT = ("baseline", "burdened", "longer")
@@ -16,6 +17,8 @@ UPDATES = "comprl/extractor/updates"
 DISTILLED = tuple(f"comprl/distillations/{made}" for made in ("written", "return", "unreadable"))
 MOST_OTHERS = 0.1
 """Cores that others may use, on average, beside a turn; a round with more is left out."""
+LEAST_STARTS = 3
+"""Starts of the engines from which on the interval is over starts."""
 LEAST_READABLE = 0.5
 """Share of the extractor's answers below which its part of the method has not been done: nothing is written."""
 HALVES = ("free", "guided")
@@ -57,6 +60,12 @@ class Measured:
             for arm, found in by_arm.items()
         }
         """By arm the rows of each of its turns, in the order of the rounds."""
+        started: dict[int, int] = {row["round"]: row.get("start", 0) for row in rows}
+        self.starts = [
+            [index for index, number in enumerate(rounds) if started[number] == start]
+            for start in sorted({started[number] for number in rounds})
+        ]
+        """For each start of the engines the indices of its rounds in ``turns``."""
 
     def rows(self, arm: str) -> list[Row]:
         """Return all rows of an arm."""
@@ -86,13 +95,21 @@ class Measured:
         """Return an arm's ratio to the baseline with its interval; None if there is only one round.
 
         Rounds are resampled, a mean for each turn: the steps of a turn share the load of the machine, and those of two
-        arms are minutes apart, so that steps are no independent pairs.
+        arms are minutes apart, so that steps are no independent pairs. Rounds of one start of the engines share how
+        their requests fall into step, which is another in the next: from three starts on, these are what is counted.
         """
-        ours, base = (
-            [statistics.fmean(row["metrics"][key] for row in turn) for turn in self.turns[name]]
-            for name in (arm, "baseline")
-        )
+        if len(self.starts) >= LEAST_STARTS:
+            by_start = [[self._means(name, key, rounds) for rounds in self.starts] for name in (arm, "baseline")]
+            return geometric_ratio(*([statistics.fmean(means) for means in each] for each in by_start))
+        return self.ratio_of_rounds(arm, key, range(len(self.turns[arm])))
+
+    def ratio_of_rounds(self, arm: str, key: str, rounds: Sequence[int]) -> tuple[float, float, float] | None:
+        """Return the ratio in some rounds, with the interval over these; None if there is only one."""
+        ours, base = (self._means(name, key, rounds) for name in (arm, "baseline"))
         return ratio_of_means(ours, base) if len(base) > 1 else None
+
+    def _means(self, arm: str, key: str, rounds: Sequence[int]) -> list[float]:
+        return [statistics.fmean(row["metrics"][key] for row in self.turns[arm][number]) for number in rounds]
 
     def per_server_second(self, arm: str) -> tuple[float, float, float] | None:
         """Return the ratio of rollout times in units of the servers' processor time; None if there is only one round.
@@ -167,7 +184,8 @@ def report(measured: Measured) -> str:
         return "-" if found is None else format(factor * found, form)
 
     lines = [
-        f"{len(measured.steps)} steps of each arm, in {len(measured.turns['baseline'])} rounds",
+        f"{len(measured.steps)} steps of each arm, in {len(measured.turns['baseline'])} rounds, "
+        f"starts of the engines: {len(measured.starts)}",
         "| arm | rollout, s | ratio (95 %) | step, s | ratio (95 %) | tokens generated: free | guided | guided prompt "
         "| guide, ms | report, ms | answers read | updates per step | queue at the end | others' cores |",
         "|" + "---|" * 14,
@@ -188,6 +206,19 @@ def report(measured: Measured) -> str:
             "| " + " | ".join([*cells, f"{measured.updates_per_step(arm):.2f}", f"{queue:.1f}", f"{others:.2f}"]) + " |"
         )
     return "\n".join(lines)
+
+
+def starts(measured: Measured) -> str:
+    """Return a table with the rollouts of each start, if there are several."""
+    if len(measured.starts) == 1:
+        return ""
+    arms = [arm for arm in measured.turns if arm != "baseline"]
+    lines = ["| start | rounds | " + " | ".join(arms) + " |", "|" + "---|" * (2 + len(arms))]
+    for number, rounds in enumerate(measured.starts, 1):
+        ratios = [measured.ratio_of_rounds(arm, "timing_s/gen", rounds) for arm in arms]
+        cells = [str(number), str(len(rounds)), *(show(ratio) if ratio else "-" for ratio in ratios)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n\n"
 
 
 def processes(rows: list[Row]) -> str:

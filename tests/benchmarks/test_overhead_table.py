@@ -18,8 +18,10 @@ from benchmarks.overhead_table import (
     quiet,
     report,
     server_seconds,
+    starts,
     verdict,
 )
+from benchmarks.paired import show
 
 
 def row(arm: str, number: int, step: int, gen: float, updates: float = 0.0) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def test_only_steps_that_all_arms_have_are_compared() -> None:
     rows = [row(arm, 0, step, 1.0 + 0.1 * (arm == "idle"), 3.0 * step) for arm in ARMS for step in (0, 1)]
     rows.append(row("baseline", 1, 0, 100.0))
     lines = report(Measured(rows)).splitlines()
-    assert lines[0] == "2 steps of each arm, in 1 rounds"
+    assert lines[0] == "2 steps of each arm, in 1 rounds, starts of the engines: 1"
     cells = {line.strip("| ").split(" | ")[0]: line.strip("| ").split(" | ") for line in lines[3:]}
     assert cells["idle"][1:8] == ["1.100", "-", "2.200", "-", "64.0", "64.0", "-"]
     assert cells["idle"][8] == "2.0" and len(cells["idle"]) == len(lines[1].strip("| ").split(" | "))
@@ -70,6 +72,24 @@ def test_the_interval_is_over_rounds_whose_steps_share_their_load() -> None:
     assert ratio is not None and ratio[0] == pytest.approx(1.0)
     # Two rounds can be drawn as one of them twice. From eight pairs of steps such a draw is one in 128.
     assert ratio[1:] == pytest.approx((1.0015 / 1.2015, 1.2015 / 1.0015))
+
+
+def test_from_three_starts_on_the_interval_is_over_starts() -> None:
+    """Rounds of one start are alike, and there may be any number of them."""
+    loads = ((1.0, 1.1), (1.0, 0.9), (1.0, 1.0), (2.0, 2.0))
+    found = [
+        row(arm, 3 * start + number, 0, load, float(number)) | {"start": start}
+        for start, (base, ours) in enumerate(loads)
+        for number in range(3)
+        for arm, load in (("baseline", base), ("idle", ours))
+    ]
+    for count, expected in ((2, "1.000 (0.933 to 1.067)"), (4, "0.997 (0.876 to 1.136)")):
+        measured = Measured([each for each in found if each["start"] < count])
+        ratio = measured.ratio("idle", "timing_s/gen")
+        assert ratio is not None and show(ratio) == expected
+        lines = starts(measured).split("\n")
+        assert lines[2] == "| 1 | 3 | 1.100 (1.100 to 1.100) |" and len(lines) == 2 + count + 2
+    assert starts(Measured(found[:6])) == ""
 
 
 def test_the_verdict_is_that_of_the_upper_bound() -> None:
