@@ -34,9 +34,7 @@ test: lint  ## Run the linters and all tests that CI has time for, including rea
 	@# The training runs need small models: they are made in the time that the fast tests leave over.
 	@nice $(BIN)/python -m recipes.minihack_small.prepare --output outputs/models/minihack_small >/dev/null 2>&1 & \
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
-	@$(BIN)/pytest -m "run and not long and not xdist_group"
-	@# Of the training runs two at a time: one computes while the other waits.
-	@$(BIN)/pytest -m "run and not long and xdist_group" -n 2 --dist loadgroup
+	@$(BIN)/pytest -m "run and not long"
 
 long: setup  ## Run the tests that take hours (every recipe, every arm, failures of nodes), and those of back-ends.
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/backends.lock

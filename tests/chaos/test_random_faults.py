@@ -69,7 +69,7 @@ COUNTED: dict[str, str] = {
 }
 """Metrics of which one must rise in a fault."""
 
-pytestmark = [pytest.mark.run, pytest.mark.xdist_group("apart"), pytest.mark.timeout(120 * FAULTS + 1500)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(120 * FAULTS + 1500)]
 
 Fault = Callable[[], AbstractContextManager[None]]
 

@@ -19,7 +19,7 @@ import env_adapters
 
 Steps = dict[str, list[dict[str, Any]]]
 
-pytestmark = [pytest.mark.run, pytest.mark.xdist_group("lent"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

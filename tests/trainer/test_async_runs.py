@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from running import check_record, undocumented
 
-pytestmark = [pytest.mark.run, pytest.mark.xdist_group("lent"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(2400)]
 
 Steps = list[dict[str, Any]]
 

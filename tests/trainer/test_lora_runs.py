@@ -12,7 +12,7 @@ from running import Run, last_step
 
 from verl_comprl.cli.main import main
 
-pytestmark = [pytest.mark.run, pytest.mark.xdist_group("apart"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 
 STEPS = 5
 MODELS = ("actor", "extractor")

@@ -8,7 +8,7 @@ import pytest
 from killing_run import KILL_STEP, QUESTIONS
 from running import Run, last_step, read_steps, undocumented
 
-pytestmark = [pytest.mark.run, pytest.mark.xdist_group("apart"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 STEPS = KILL_STEP + 3
 BATCH = 8

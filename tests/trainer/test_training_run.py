@@ -9,7 +9,7 @@ import pytest
 from probes import read_probes
 from running import ROOT, START_SECONDS, Run, check_record, last_step, read_steps, run_environment, undocumented
 
-pytestmark = [pytest.mark.run, pytest.mark.xdist_group("lent"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.long
