@@ -1,4 +1,4 @@
-"""When the thread that trains the extractor begins an update, and when none begins any more."""
+"""The thread that trains the extractor: what lets it begin an update, and what keeps it from one."""
 
 import threading
 import time
