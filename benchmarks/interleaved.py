@@ -1,4 +1,4 @@
-"""Runs that take turns step by step on the same engines, so that other load on the machine meets all of them alike.
+"""Lets runs take turns, step by step, on the same engines, so that other load on the machine meets all of them alike.
 
 A sweep trains one run after the other. Here all runs of a comparison have their own trainer, agent loops, manager and
 learner at the same time; all but one are at rest.

@@ -13,8 +13,8 @@ step of a turn is left out. Nothing is subtracted from the clock; below the verd
 equal speed of the cores.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing, with engines that
-are started again. From three starts on, intervals are over starts. The table leaves out rounds beside which others have
-used the cores; they are not measured again.
+are started again. From three starts on, the intervals of the first table and of the verdict are over starts. The tables
+leave out rounds beside which others have used the cores; they are not measured again.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
         [--prompts 3] [--turns 64] [--pause-ms 10] [--start-ms 300] [--minutes 12] [--output outputs/overhead]
@@ -264,8 +264,8 @@ def main() -> None:
         print(f"\nleft out, since others have used the cores: rounds {', '.join(map(str, left_out))}")
     if "baseline" in measured_arms(rows):
         measured = Measured(rows)
-        tables = f"{report(measured)}\n\n{starts(measured)}{processes(rows)}"
-        print(f"\n{tables}\n\n{verdict(measured)}\n{equal_speed(measured)}")
+        tables = filter(None, (report(measured), starts(measured), processes(rows), verdict(measured)))
+        print("\n" + "\n\n".join(tables) + f"\n{equal_speed(measured)}")
 
 
 if __name__ == "__main__":

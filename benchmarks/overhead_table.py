@@ -95,8 +95,8 @@ class Measured:
         """Return an arm's ratio to the baseline with its interval; None if there is only one round.
 
         Rounds are resampled, a mean for each turn: the steps of a turn share the load of the machine, and those of two
-        arms are minutes apart, so that steps are no independent pairs. Rounds of one start of the engines share how
-        their requests fall into step, which is another in the next: from three starts on, these are what is counted.
+        arms are minutes apart, so that steps are no independent pairs. Nor are rounds of one start of the engines if
+        starts differ by more than their rounds: from three starts on, these are what is counted.
         """
         if len(self.starts) >= LEAST_STARTS:
             by_start = [[self._means(name, key, rounds) for rounds in self.starts] for name in (arm, "baseline")]
@@ -116,7 +116,7 @@ class Measured:
 
         The cores of a virtual machine are now faster, now slower, whatever runs on it, and with them everything that a
         turn takes. The servers do the same in each arm without a second model, so that their processor time tells how
-        fast the cores were in a turn. Not for arms in which the extractor's servers work, too.
+        fast the cores were in a turn. Not for arms in which the extractor's servers work, too. Over rounds in any case.
         """
         ours, base = (
             [statistics.fmean(row["metrics"]["timing_s/gen"] for row in turn) / server_seconds(turn) for turn in turns]
@@ -218,7 +218,7 @@ def starts(measured: Measured) -> str:
         ratios = [measured.ratio_of_rounds(arm, "timing_s/gen", rounds) for arm in arms]
         cells = [str(number), str(len(rounds)), *(show(ratio) if ratio else "-" for ratio in ratios)]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n\n"
+    return "\n".join(lines)
 
 
 def processes(rows: list[Row]) -> str:

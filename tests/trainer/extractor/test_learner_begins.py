@@ -139,6 +139,15 @@ def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, wa
     assert not unexpected.is_set()
 
 
+def test_servers_are_not_restored_for_a_run_that_was_stopped_meanwhile(start: Start) -> None:
+    """A learner that has given up tries to; the stop's checkpoint would wait for the lock."""
+    learner, extractor, _ = start(1, place="sync", max_failures=1, thread=False)
+    learner.take_turn(10)
+    assert learner.given_up and extractor.is_down
+    assert learner._attempt(lambda: False) is None and extractor.is_down
+    assert learner._attempt(lambda: True) == 0.0 and not extractor.is_down
+
+
 def test_after_a_stop_of_the_run_no_update_begins(start: Start) -> None:
     learner, extractor, buffer = start(0, thread=False)
     learner.start(lambda: True)

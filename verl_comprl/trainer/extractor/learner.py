@@ -236,7 +236,7 @@ class ExtractorLearner:
             print("".join(traceback.format_exception(error)), flush=True)
 
     def _update_once(self, may_begin: Callable[[], bool]) -> bool:
-        """Return whether it was made: not if there is no batch, nor if what it waits for took until none may begin."""
+        """Update and return True, unless there is no batch, or an update may not begin any more when all is there."""
         self._extractor.wait_for_late_work()  # out of the lock, see above
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
