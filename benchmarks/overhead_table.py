@@ -209,14 +209,15 @@ def report(measured: Measured) -> str:
 
 
 def starts(measured: Measured) -> str:
-    """Return a table with the rollouts of each start, if there are several."""
+    """Return a table with the rollouts of each start, if there are several, and of all as if their rounds were alike."""
     if len(measured.starts) == 1:
         return ""
     arms = [arm for arm in measured.turns if arm != "baseline"]
     lines = ["| start | rounds | " + " | ".join(arms) + " |", "|" + "---|" * (2 + len(arms))]
-    for number, rounds in enumerate(measured.starts, 1):
+    named = [(str(number), rounds) for number, rounds in enumerate(measured.starts, 1)]
+    for name, rounds in [*named, ("all", list(itertools.chain(*measured.starts)))]:
         ratios = [measured.ratio_of_rounds(arm, "timing_s/gen", rounds) for arm in arms]
-        cells = [str(number), str(len(rounds)), *(show(ratio) if ratio else "-" for ratio in ratios)]
+        cells = [name, str(len(rounds)), *(show(ratio) if ratio else "-" for ratio in ratios)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

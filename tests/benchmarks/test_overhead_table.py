@@ -89,7 +89,9 @@ def test_from_three_starts_on_the_interval_is_over_starts() -> None:
         ratio = measured.ratio("idle", "timing_s/gen")
         assert ratio is not None and show(ratio) == expected
         lines = starts(measured).split("\n")
-        assert lines[2] == "| 1 | 3 | 1.100 (1.100 to 1.100) |" and len(lines) == 2 + count
+        assert lines[2] == "| 1 | 3 | 1.100 (1.100 to 1.100) |" and len(lines) == 3 + count
+        assert lines[-1].startswith(f"| all | {3 * count} | ")
+        assert (expected in lines[-1]) == (count == 2), "over rounds, whatever the number of starts"
     assert starts(Measured(found[:6])) == ""
 
 

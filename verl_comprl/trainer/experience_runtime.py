@@ -300,7 +300,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             return None
 
     def hold_updates(self) -> None:
-        """Begin no update of the extractor before :meth:`resume_updates`; one that is running continues."""
+        """Begin no update beside the actor before :meth:`resume_updates`; one that is running continues."""
         if self._learner is not None:
             self._learner.hold_updates()
 

@@ -84,7 +84,7 @@ class NoExperienceRuntime:
         """Return the checksum of the bank's current content."""
 
     def hold_updates(self) -> None:
-        """Begin no update of the extractor before :meth:`resume_updates`: the coming checkpoint would wait for it."""
+        """Begin no update beside the actor before :meth:`resume_updates`: the coming checkpoint would wait for it."""
 
     def resume_updates(self) -> None:
         """Let the extractor be updated again."""

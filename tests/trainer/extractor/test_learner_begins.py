@@ -105,7 +105,7 @@ def elsewhere(call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("end", ["held back", "ended", "run stopped"])
-@pytest.mark.parametrize("waits_for", ["late work", "lock", "restore", "batch"])
+@pytest.mark.parametrize("waits_for", ["late work", "lock", "restore", "batch", "pause"])
 def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, waits_for: str, end: str) -> None:
     """For late work and servers it waits minutes; a checkpoint would wait for all of the update."""
     learner: Any
@@ -129,6 +129,8 @@ def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, wa
         extractor.lock = Lock(meanwhile)
     elif waits_for == "restore":
         extractor.restore = meanwhile
+    elif waits_for == "pause":
+        extractor.pause = meanwhile
     else:
         learner._manager.next_batch.remote = lambda version: meanwhile() or next_batch(version)
     if waits_for in ("late work", "lock"):  # then it does not go on to what takes longer

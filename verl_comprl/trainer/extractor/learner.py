@@ -37,6 +37,10 @@ class _ManagerAway(Exception):
     """The experience manager's process has died, or does not answer in time, which is no failure of an update."""
 
 
+class _MayNotBegin(Exception):
+    """The update was held back, or the run stopped, while its servers were made to pause."""
+
+
 class ExtractorLearner:
     """Takes batches from the manager's buffer and updates the extractor with them."""
 
@@ -116,7 +120,7 @@ class ExtractorLearner:
         return not self._thread.is_alive()
 
     def hold_updates(self) -> None:
-        """Let the thread begin no further update before :meth:`resume_updates`.
+        """Let the thread begin no further update before :meth:`resume_updates`; turns (:meth:`take_turn`) are not held.
 
         Otherwise it would take the extractor's lock again at once while full batches wait, and a checkpoint would not
         get it: locks are not given in turn.
@@ -184,6 +188,8 @@ class ExtractorLearner:
             return self._try_to_restore(may_begin)
         try:
             updated = self._update_once(may_begin)
+        except _MayNotBegin:
+            return None
         except _ManagerAway:
             return AWAY_SECONDS
         except Exception as error:
@@ -252,6 +258,8 @@ class ExtractorLearner:
                 return False
             started = time.perf_counter()
             with self._extractor.changing_weights():
+                if not may_begin():  # to pause the servers may have taken minutes
+                    raise _MayNotBegin  # raised, since servers that did not have to pause are then left alone
                 try:
                     measured = self._extractor.update(batch)
                 except (WaitTimeout, UpdateMade):
