@@ -73,7 +73,7 @@ class Arm:
         if self.experience:
             learner = self.trainer.experience_runtime._learner
             update = learner._update_once
-            learner._update_once = lambda may_begin: self._has_turn and update(may_begin)
+            learner._update_once = lambda may_begin: self._has_turn and update(lambda: self._has_turn and may_begin())
         self.trainer.experience_runtime.begin(training.agent_loops.agent_loop_workers)
         self.trainer.global_steps += 1
         self.trainer.on_train_begin()

@@ -209,7 +209,7 @@ def report(measured: Measured) -> str:
 
 
 def starts(measured: Measured) -> str:
-    """Return a table with the rollouts of each start, if there are several, and of all as if their rounds were alike."""
+    """Return a table with the rollouts of each start, if there are several, and of all rounds together."""
     if len(measured.starts) == 1:
         return ""
     arms = [arm for arm in measured.turns if arm != "baseline"]

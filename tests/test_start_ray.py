@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-TASKS = "RAY_task_events_max_num_task_in_gcs"
+TASKS, NICENESS = "RAY_task_events_max_num_task_in_gcs", "RAY_worker_niceness"
 
 
 @pytest.fixture
@@ -38,7 +38,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What ``ray.init`` was called with."""
     given: dict[str, Any] = {}
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.delenv(TASKS, raising=False)  # what is set is undone
+    for name in (TASKS, NICENESS):
+        monkeypatch.delenv(name, raising=False)  # what is set is undone
     monkeypatch.setattr(ray, "init", lambda **settings: given.update(settings))
     return given
 
@@ -59,13 +60,16 @@ def test_a_ray_that_is_started_here_has_a_folder_for_sockets(started: dict[str, 
     assert started["runtime_env"]["env_vars"][sockets.VARIABLE] == str(folder)
 
 
-@pytest.mark.parametrize(("address", "given", "remembered"), [("", "", "10000"), ("", "7", "7"), ("h:6379", "", "")])
-def test_a_ray_that_is_started_here_does_not_remember_more_tasks_with_every_step(
-    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, address: str, given: str, remembered: str
+@pytest.mark.parametrize(("variable", "ours"), [(TASKS, "10000"), (NICENESS, "0")])
+@pytest.mark.parametrize(("address", "given"), [("", ""), ("", "7"), ("h:6379", "")])
+def test_a_ray_that_is_started_here_has_daemons_as_a_run_needs_them(
+    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, variable: str, ours: str, address: str, given: str
 ) -> None:
-    monkeypatch.setenv(TASKS, given) if given else monkeypatch.delenv(TASKS, raising=False)
+    """They do not remember more tasks with every step, and workers compete with an idle extractor at full weight."""
+    if given:
+        monkeypatch.setenv(variable, given)
     training.start_ray(config(**{"address": address} if address else {}))
-    assert os.environ.get(TASKS, "") == remembered
+    assert os.environ.get(variable, "") == (given or ("" if address else ours))
 
 
 def test_a_ray_that_happens_to_run_here_is_not_joined(started: dict[str, Any]) -> None:

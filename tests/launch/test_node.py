@@ -27,6 +27,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 def test_children_get_a_clean_environment_and_end_with_the_node(node: Node) -> None:
     assert not {"RANK", "RAY_ADDRESS"} & node.environment.keys()
     assert node.environment["RAY_task_events_max_num_task_in_gcs"] == "10000"  # Ray's daemons are among them
+    assert node.environment["RAY_worker_niceness"] == "0"
     process = node.start("-c", WAITS)
     (node.folder / "ray/session_latest/logs").mkdir(parents=True)
     node.stop(keep_logs=False)

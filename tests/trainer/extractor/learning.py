@@ -23,6 +23,8 @@ class Extractor:
         self.late: list[str] = []
         self.grad_norm = 1.0
         self.is_down, self.lost_servers, self.work_is_late = False, 0, False
+        self.copied = 0
+        """Blocks for changing weights that ended without an error: then servers get them that did not have to pause."""
         self.hurries: Callable[[], bool] = lambda: False
 
     def _fail(self, place: str) -> None:
@@ -47,6 +49,7 @@ class Extractor:
     def changing_weights(self) -> Iterator[None]:
         self.pause()
         yield
+        self.copied += 1
         self.is_down = self.place == "sync" and bool(self.failures)
         self._fail("sync")
 

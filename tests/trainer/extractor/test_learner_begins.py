@@ -104,41 +104,57 @@ def elsewhere(call: Callable[[], Any]) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("end", ["held back", "ended", "run stopped"])
-@pytest.mark.parametrize("waits_for", ["late work", "lock", "restore", "batch", "pause"])
-def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, waits_for: str, end: str) -> None:
-    """For late work and servers it waits minutes; a checkpoint would wait for all of the update."""
-    learner: Any
-    extractor: Any
-    learner, extractor, buffer = start(0, thread=False)
-    is_run_stopped, unexpected, given = threading.Event(), threading.Event(), list[float | None]()
-    ends = {
-        "held back": learner.hold_updates,
-        "ended": lambda: learner.stop(0.0),
-        "run stopped": is_run_stopped.set,
-    }
+WAITS = pytest.mark.parametrize("waits_for", ["late work", "lock", "restore", "batch", "pause"])
 
-    def meanwhile() -> None:
-        elsewhere(ends[end])
 
-    attempt, next_batch = learner._attempt, learner._manager.next_batch.remote
-    learner._attempt = lambda may_begin: given.append(attempt(may_begin)) or given[-1]
+def while_it_waits(waits_for: str, extractor: Any, learner: Any, meanwhile: Callable[[], None]) -> threading.Event:
+    """Let something happen while a learner waits; returns what is set if it goes on to what takes longer."""
+    went_on = threading.Event()
+    next_batch = learner._manager.next_batch.remote
+    if waits_for in ("late work", "lock"):
+        extractor.restore = went_on.set
     if waits_for == "late work":
         extractor.wait_for_late_work = meanwhile
     elif waits_for == "lock":
         extractor.lock = Lock(meanwhile)
     elif waits_for == "restore":
         extractor.restore = meanwhile
-    elif waits_for == "pause":
-        extractor.pause = meanwhile
-    else:
+    elif waits_for == "batch":
         learner._manager.next_batch.remote = lambda version: meanwhile() or next_batch(version)
-    if waits_for in ("late work", "lock"):  # then it does not go on to what takes longer
-        extractor.restore = unexpected.set
+    else:
+        extractor.pause = meanwhile
+    return went_on
+
+
+@pytest.mark.parametrize("end", ["held back", "ended", "run stopped"])
+@WAITS
+def test_no_update_begins_if_that_was_forbidden_while_it_waited(start: Start, waits_for: str, end: str) -> None:
+    """For late work and servers it waits minutes; a checkpoint would wait for all of the update."""
+    learner: Any
+    learner, extractor, buffer = start(0, thread=False)
+    is_run_stopped, given = threading.Event(), list[float | None]()
+    ends = {
+        "held back": learner.hold_updates,
+        "ended": lambda: learner.stop(0.0),
+        "run stopped": is_run_stopped.set,
+    }
+    attempt = learner._attempt
+    learner._attempt = lambda may_begin: given.append(attempt(may_begin)) or given[-1]
+    went_on = while_it_waits(waits_for, extractor, learner, lambda: elsewhere(ends[end]))
     learner.start(is_run_stopped.is_set)
     until(lambda: given)
-    assert (given[0], extractor.trained_on, len(buffer)) == (None, [], 2)
-    assert not unexpected.is_set()
+    assert (given[0], extractor.trained_on, len(buffer), extractor.copied) == (None, [], 2, 0)
+    assert not went_on.is_set()
+
+
+@WAITS
+def test_no_update_begins_in_a_turn_of_a_run_that_was_stopped_while_it_waited(start: Start, waits_for: str) -> None:
+    learner, extractor, buffer = start(0, thread=False)
+    is_run_stopped = threading.Event()
+    went_on = while_it_waits(waits_for, extractor, learner, is_run_stopped.set)
+    learner.take_turn(30.0, is_run_stopped.is_set)
+    assert (extractor.trained_on, len(buffer), extractor.copied) == ([], 2, 0)
+    assert is_run_stopped.is_set() and not went_on.is_set()
 
 
 def test_servers_are_not_restored_for_a_run_that_was_stopped_meanwhile(start: Start) -> None:
