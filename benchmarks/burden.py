@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NICENESS = 15
-"""Ray's for its workers; an idle process has it besides."""
 SIZE = 512
 """Of the matrices, three of which are 3 MiB: about as much as the miniature's models."""
 
@@ -39,7 +37,6 @@ def _check(computes: object) -> None:
 
 def main() -> None:
     """Compute until killed."""
-    os.nice(max(0, NICENESS - os.nice(0)))
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     import torch
 

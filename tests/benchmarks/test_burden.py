@@ -13,7 +13,7 @@ from benchmarks.burden import burden
 def test_a_burden_computes_at_idle_priority_until_it_is_taken_away() -> None:
     with burden() as process:
         watched = psutil.Process(process.pid)
-        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE and watched.nice() == 15
+        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
         used, deadline = watched.cpu_times().user, time.monotonic() + 60  # the machine may be busy
         while watched.cpu_times().user < used + 0.1:
             assert time.monotonic() < deadline
