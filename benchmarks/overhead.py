@@ -10,7 +10,7 @@ environment up to ``--pause-ms``, so that in no arm all episodes wait for their 
 since at most four environments of an agent loop worker work at a time, and longer ones would decide how long a rollout
 takes. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on engines that are started once; the first
 step of a turn is left out, and a short turn of each arm before the first. Nothing is subtracted from the clock; below
-the verdict stands what the mechanism costs at equal speed of the cores.
+the verdict stands what the method costs at equal speed of the cores.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing, with engines that
 are started again. From three starts on, the intervals of the first table and of the verdict are over starts. The tables
@@ -61,7 +61,7 @@ ROOT = Path(__file__).parents[1]
 USUAL = ("baseline", "recorded", "idle", "normal")
 RECORDED_STEPS = 6
 WARM_UP_STEPS = 1
-"""Of each arm, beside those that are left out, before the first turn of a start: it was up to 15 % slower in its."""
+"""Of each arm after a start, which are not measured: the first step of the first turn was up to 15 % slower."""
 ROLLOUTS, TURN_TOKENS = 8, 8
 USUAL_TURNS = 8
 """Of an episode of the miniature."""

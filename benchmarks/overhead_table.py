@@ -29,8 +29,7 @@ TARGET = 1.03
 """Upper bound of the interval of mean rollout time, relative to the baseline, for the arms ``JUDGED``."""
 JUDGED = ("recorded", "idle")
 SERVERS = "ray::vLLMHttpServer"
-"""Processes that pass requests to the engines, one of each model; the actor's has most of them, and the same number in
-all arms."""
+"""The process that passes requests to an engine, one of each model. The actor's does most, the same in all arms."""
 
 Row = dict[str, Any]
 
@@ -113,7 +112,7 @@ class Measured:
         return [statistics.fmean(row["metrics"][key] for row in self.turns[arm][number]) for number in rounds]
 
     def per_server_second(self, arm: str) -> tuple[float, float, float] | None:
-        """Return the ratio of rollout times in units of the servers' processor time; None if there is only one round.
+        """Return the ratio of rollout times in units of its server's processor time; None if there is only one round.
 
         The cores of a virtual machine are now faster, now slower, whatever runs on it, and with them everything that a
         turn takes. The actor's server does the same in each arm, so that its processor time tells how fast the cores

@@ -33,13 +33,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TASKS, NICENESS = "RAY_task_events_max_num_task_in_gcs", "RAY_worker_niceness"
 
 
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (TASKS, NICENESS):
+        # Set and removed, so that what the code sets is removed again.
+        monkeypatch.setenv(name, "-")
+        monkeypatch.delenv(name)
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What ``ray.init`` was called with."""
     given: dict[str, Any] = {}
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    for name in (TASKS, NICENESS):
-        monkeypatch.delenv(name, raising=False)  # what is set is undone
     monkeypatch.setattr(ray, "init", lambda **settings: given.update(settings))
     return given
 

@@ -159,7 +159,7 @@ class ExtractorConfig(Settings):
 
     cpu_priority: Literal["normal", "idle"] = "normal"
     """Priority of its engine and server for the processors: with `idle` they get what everything else leaves over, so
-    that the actor does not wait for them where both run on the same cores. Answers to `search_and_ask` then come late
+    that the actor hardly waits for them where both run on the same cores. Answers to `search_and_ask` then come late
     while all cores are busy."""
 
     endpoint: EndpointConfig = EndpointConfig()
