@@ -112,7 +112,7 @@ class Measured:
         return [statistics.fmean(row["metrics"][key] for row in self.turns[arm][number]) for number in rounds]
 
     def per_server_second(self, arm: str) -> tuple[float, float, float] | None:
-        """Return the ratio of rollout times in units of its server's processor time; None if there is only one round.
+        """Return the ratio of rollout times per processor second of the actor's server; None for one round.
 
         The cores of a virtual machine are now faster, now slower, whatever runs on it, and with them everything that a
         turn takes. The actor's server does the same in each arm, so that its processor time tells how fast the cores
