@@ -17,7 +17,7 @@ from verl_comprl.sweep.checked_run import CheckedRun
 from verl_comprl.sweep.sweep import Sweep
 
 REST_SECONDS = 30.0
-"""How long a turn may wait for the background work of the arm before it."""
+"""Seconds that a turn may wait for the background work of the arm before it."""
 
 
 class Interleaved(Sweep):
