@@ -61,7 +61,7 @@ ROOT = Path(__file__).parents[1]
 USUAL = ("baseline", "recorded", "idle", "normal")
 RECORDED_STEPS = 6
 WARM_UP_STEPS = 1
-"""Of each arm after a start, which are not measured: the first step of the first turn was up to 15 % slower."""
+"""Of each arm after a start, which are not measured: the first step of the first turn was up to a quarter slower."""
 ROLLOUTS, TURN_TOKENS = 8, 8
 USUAL_TURNS = 8
 """Of an episode of the miniature."""
