@@ -1,7 +1,6 @@
 """A watched trainer names a phase that hangs; the other processes are in test_stopped_server.py."""
 
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.frames import frame_of
 from verl_comprl.platform.under_way import UnderWay, doing
 from verl_comprl.platform.waiting import begin
 from verl_comprl.trainer.checkpoint import contents
@@ -152,7 +152,8 @@ def test_the_methods_that_are_marked_exist_in_verl(owner: type, names: tuple[str
 
 def test_the_line_is_the_innermost_one_of_ours_that_does_not_only_wait() -> None:
     def look() -> str:
-        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        frame = frame_of(threading.main_thread().ident or 0)
+        assert frame is not None
         return watching.place(frame)
 
     def acquire(timeout: float) -> bool:

@@ -4,7 +4,6 @@ Owns the thread that looks, and which of the trainer's methods are phases. ``pla
 ``situation`` asks the other processes where they stand, ``ending`` ends a run that hangs.
 """
 
-import sys
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.units import duration
+from verl_comprl.platform.frames import frame_of
 from verl_comprl.platform.under_way import UnderWay, doing, gets_on, under_way
 from verl_comprl.platform.watchdog import Finding, Watchdog
 from verl_comprl.trainer.watchdog.deaths import Deaths
@@ -203,7 +203,7 @@ class Watch:
 
 def _frame(finding: Finding, here: Iterable[UnderWay]) -> FrameType | None:
     """Return where the thread stands that does the work; None if it is another process."""
-    return sys._current_frames().get(next((item.thread for item in here if item.what == finding.what), 0))
+    return frame_of(next((item.thread for item in here if item.what == finding.what), 0))
 
 
 def _stalled(here: Iterable[UnderWay]) -> dict[str, float]:
