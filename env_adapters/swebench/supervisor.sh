@@ -85,7 +85,9 @@ await() {
 end_all() {
   local others
   set +f
-  while kill -KILL -1; wait; others=(/proc/[0-9]*); ((${#others[@]} > 1)); do :; done
+  # Bash may miss that an orphan has ended, and `wait` does not know orphans; it collects all that have ended whenever it
+  # waits for a subshell.
+  while kill -KILL -1; wait; others=(/proc/[0-9]*); ((${#others[@]} > 1)); do (:); done
   set -f
 }
 
