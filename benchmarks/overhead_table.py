@@ -154,10 +154,10 @@ def server_seconds(turn: list[Row]) -> float:
 
 
 def equal_speed(measured: Measured) -> str:
-    """Return what the method costs at equal speed of the cores; nothing without a verdict, or after one round."""
+    """Return what each arm costs at equal speed of the cores; nothing without a verdict, or after one round."""
     if measured.differences():
         return ""
-    ratios = {arm: measured.per_server_second(arm) for arm in JUDGED if arm in measured.turns}
+    ratios = {arm: measured.per_server_second(arm) for arm in measured.turns if arm != "baseline"}
     return "\n".join(
         f"{arm}, rollout time per processor second of the actor's server: {show(ratio)}"
         for arm, ratio in ratios.items()

@@ -54,6 +54,18 @@ def no_secrets_of_other_tests() -> None:
 
 
 @pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Removes variables of the environment; after the test they are as before, whatever the code has set."""
+
+    def remove(*names: str) -> None:
+        for name in names:
+            monkeypatch.setenv(name, "-")  # monkeypatch forgets a removal where there was nothing to remove
+            monkeypatch.delenv(name)
+
+    return remove
+
+
+@pytest.fixture
 def import_backend() -> Callable[[str], Any]:
     """Imports a library; one that is there but cannot be imported is an error, and no reason to skip a test."""
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,11 +34,8 @@ TASKS, NICENESS = "RAY_task_events_max_num_task_in_gcs", "RAY_worker_niceness"
 
 
 @pytest.fixture(autouse=True)
-def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (TASKS, NICENESS):
-        # Set and removed, so that what the code sets is removed again.
-        monkeypatch.setenv(name, "-")
-        monkeypatch.delenv(name)
+def _variables(unset: Callable[..., None]) -> None:
+    unset(TASKS, NICENESS)
 
 
 @pytest.fixture
@@ -137,11 +134,9 @@ SECRET = {"env_vars": {"WANDB_API_KEY": "sk-of-the-workers"}}
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shared(monkeypatch: pytest.MonkeyPatch, unset: Callable[..., None]) -> Iterator[Path]:
     """In the place of /tmp, and in it: pytest's own folders are of this user alone."""
-    # Set and removed, so that what the code sets is removed again.
-    monkeypatch.setenv("RAY_TMPDIR", "-")
-    monkeypatch.delenv("RAY_TMPDIR")
+    unset("RAY_TMPDIR")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(ray_folder, "_SHARED", Path(folder))
