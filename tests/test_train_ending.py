@@ -1,16 +1,23 @@
 """The end of a run: bank and metrics backends, also those that fail or hang."""
 
+import io
+import os
 import re
 import signal
 import threading
+import time
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from verl_comprl import training
+from verl_comprl.display import terminal_file
+from verl_comprl.display.announcer import settle
+from verl_comprl.display.terminal import Display
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import under_way
 
@@ -87,17 +94,56 @@ def test_a_signal_ends_the_wait_for_metrics_backends_at_once(number):
     assert len(said) == 1 and "the run ends without them" in said[0]
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), RuntimeError("reentrant call inside <_io.BufferedWriter>")])
-def test_a_signal_stops_a_run_whose_terminal_takes_no_more(error):
+class SlowTerminal(io.StringIO):
+    """Takes a while for a text, in which a signal comes."""
+
+    signals = 0
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        if self.signals:
+            self.signals -= 1
+            time.sleep(1.2)  # the live view is shown again meanwhile, twice a second
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().write(text)
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_that_comes_while_a_line_is_printed_stops_the_run(monkeypatch):
+    """The main thread then has the lock that the live view waits for, which has the one that a line takes."""
+    monkeypatch.setenv("TERM", "xterm")
+    asked, terminal = [], SlowTerminal()
+    display = Display(Console(file=terminal, force_terminal=True, width=120))
+    display.activity("step 1")
+    with training._stop_on_signal(SimpleNamespace(request_stop=lambda: asked.append(1)), display):
+        terminal.signals = 1
+        display.note("a line of a step")
+    settle()
+    display.close()
+    assert asked == [1] and "stopping as soon as there is a checkpoint" in terminal.getvalue()
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_stops_a_run_whose_terminal_takes_no_more(monkeypatch):
+    monkeypatch.setattr(terminal_file, "PATIENCE", 0.2)
     asked = []
-
-    def announce(text):
-        raise error
-
-    trainer = SimpleNamespace(request_stop=lambda: asked.append(1))
-    with training._stop_on_signal(trainer, SimpleNamespace(announce=announce)):
-        signal.raise_signal(signal.SIGTERM)
-    assert asked == [1]
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    with os.fdopen(writing, "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        display = Display()
+        monkeypatch.undo()
+        with training._stop_on_signal(SimpleNamespace(request_stop=lambda: asked.append(1)), display):
+            signal.raise_signal(signal.SIGTERM)
+            display.note("a line of a step")
+        assert asked == [1]
+        os.close(reading)
 
 
 def test_a_closed_terminal_stops_a_run_once_and_not_at_all_under_nohup():

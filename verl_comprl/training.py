@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -326,12 +326,9 @@ def _stop_on_signal(trainer: Any, display: Any):
         # A terminal that is closed sends several: its shell and the kernel.
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else stop_at_once)
         trainer.request_stop()
-        # The terminal may be gone, or the main thread in the middle of writing to it: an error would end the run here.
-        with suppress(OSError, RuntimeError):
-            display.announce(
-                "stopping as soon as there is a checkpoint of what has been trained; "
-                "press Ctrl-C again to stop without one"
-            )
+        display.announce(
+            "stopping as soon as there is a checkpoint of what has been trained; press Ctrl-C again to stop without one"
+        )
 
     previous = {number: signal.signal(number, stop) for number in stop_signals()}
     try:

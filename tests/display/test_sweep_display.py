@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from verl_comprl.display.announcer import settle
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
 
 
@@ -25,6 +26,7 @@ def test_a_run_says_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> Non
     log = capsys.readouterr().out  # which a sweep sends to the run's log
     assert "step 1/2 · success 25 % · 2 s\n" in log and "evaluation after step 1 · success 50 %\n" in log
     display.announce("stopping")
+    settle()
     assert output.getvalue() == "stopping\n"
 
 

@@ -6,7 +6,7 @@ from numbers import Real
 from rich.console import Console
 
 from verl_comprl.display.progress import Metrics
-from verl_comprl.display.terminal import Display
+from verl_comprl.display.terminal import Display, new_console
 from verl_comprl.display.units import duration
 
 
@@ -61,8 +61,8 @@ class SweepDisplay:
     def __init__(self, total: int, console: Console | None = None, *, live: bool = True) -> None:
         """Show ``total`` runs on ``console``; the other arguments are those of :class:`Display`."""
         self._total, self._live = total, live
-        self._console = console
-        self._lines = Display(console, live=False)
+        self._console = console or new_console()
+        self._lines = Display(self._console, live=False)
 
     def run(self) -> RunDisplay:
         """Return a display for the run that begins."""

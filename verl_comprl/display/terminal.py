@@ -4,26 +4,29 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 
-from verl_comprl.display.lasting_file import LastingFile
+from verl_comprl.display.announcer import announce, start_announcer
 from verl_comprl.display.live_view import LiveView
 from verl_comprl.display.printable import printable
 from verl_comprl.display.progress import Metrics, Progress
 from verl_comprl.display.run_state import RunState
 from verl_comprl.display.summary import results, summary
+from verl_comprl.display.terminal_file import TerminalFile
 from verl_comprl.display.units import duration
 
 
-def _console() -> Console:
+def new_console() -> Console:
+    """Return a console for the current standard output, also if that is redirected later."""
     is_terminal = sys.stdout.isatty()
     width = None if is_terminal else 120  # rich takes 80 where it cannot ask a terminal
     # Not left to rich: FORCE_COLOR, which continuous integration sets, would make it take a pipe for a terminal.
     return Console(
-        file=cast(TextIO, LastingFile(sys.stdout)),
+        file=cast(TextIO, TerminalFile(sys.stdout)),
         width=width,
         force_terminal=is_terminal,
         highlight=False,
@@ -41,15 +44,16 @@ class Display(Progress):
         """Write to ``console``.
 
         Args:
-            console: By default the current standard output, also if that is redirected later.
+            console: By default that of :func:`new_console`.
             live: Whether a live view may be used; libraries that print to the same terminal would tear it apart.
             clean: Takes secrets out of what others say: notes and errors.
         """
         self._clean = clean
-        self._console = console or _console()
+        self._console = console or new_console()
         self._state = RunState()
         self._evaluation_line = ""
         self._live: Live | None = None
+        start_announcer()
         if live and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
                 LiveView(self._state),
@@ -76,8 +80,8 @@ class Display(Progress):
         self._console.print(printable(self._clean(text)), markup=False)
 
     def announce(self, text: str) -> None:
-        """Answer what the user has just done."""
-        Display.note(self, text)
+        """Say something now or a little later, without waiting: for signal handlers and the watchdog."""
+        announce(partial(Display.note, self), text)
 
     def fail(self, *errors: str) -> None:
         """Print errors, each of which may have several lines; the live view ends."""

@@ -222,7 +222,10 @@ def test_an_end_that_comes_while_the_block_is_left_does_not_wait_for_it_to_be_le
 
 DEAF = """
 import signal, subprocess, sys, threading, time
+from verl_comprl.trainer.watchdog import ending as module
 from verl_comprl.trainer.watchdog.ending import Ending
+
+module.TELL_SECONDS = 1.0
 
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print(child.pid, flush=True)
@@ -244,9 +247,10 @@ def test_a_main_thread_that_cannot_be_woken_is_killed_with_what_it_has_started(t
     assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
 
 
-def test_it_is_killed_though_nobody_can_be_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("telling", ["1 / 0", "time.sleep(600)"])
+def test_it_is_killed_though_nobody_can_be_told(tmp_path: Path, telling: str) -> None:
     script = tmp_path / "deaf.py"
-    script.write_text(DEAF.replace('print("announced", text)', "1 / 0"))
+    script.write_text(DEAF.replace('print("announced", text)', telling))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     pid = int(done.stdout.splitlines()[0])
     assert done.returncode == 1, done.stderr

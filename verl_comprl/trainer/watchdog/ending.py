@@ -8,18 +8,22 @@ killed with all processes that it has started.
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
+from verl_comprl.display.announcer import SETTLE_SECONDS, settle
 from verl_comprl.platform.ray_session import kill_descendants
+from verl_comprl.platform.waiting import call_within
 
 _SIGNAL = signal.SIGUSR2  # neither verl, Ray nor vLLM uses it; to the main thread only, whose calls it interrupts
 
 LEAVE_SECONDS = 300.0
 """Seconds that the main thread may take to end episodes and close the bank: several times their own limits."""
+
+TELL_SECONDS = 2 * SETTLE_SECONDS
+"""Seconds that it may take to say that the run is killed."""
 
 
 class RunHung(RuntimeError):
@@ -83,12 +87,15 @@ class Ending:
 
     def _kill(self, reason: str) -> None:
         text = f"error: {reason}\nthe run did not leave by itself; all of its processes have been killed"
-        try:
-            print(text)  # to the log
+
+        def tell() -> None:
+            print(text, flush=True)  # to the log
             self._announce(text)
-            sys.stdout.flush()
-        finally:  # whether or not anybody can be told
-            try:
-                kill_descendants()
-            finally:
-                os._exit(1)
+            settle()
+
+        try:
+            with suppress(Exception):  # whether or not anybody can be told
+                call_within(tell, TELL_SECONDS, "the terminal")
+            kill_descendants()
+        finally:
+            os._exit(1)
