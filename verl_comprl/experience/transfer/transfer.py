@@ -182,5 +182,5 @@ def _imported_usage(usage: Sequence[TaskUsage]) -> tuple[TaskUsage, ...]:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a name is one line without control tokens: the extractor reads the tasks of an entry."""
-    return bool(name) and "\n" not in name and sanitize(name, _NAME_CHARS) == name
+    """Return whether a name is one line without control tokens, and not too long."""
+    return name.splitlines() == [name] and sanitize(name, _NAME_CHARS) == name

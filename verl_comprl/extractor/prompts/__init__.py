@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage, Turn
+from verl_comprl.extractor.prompts.names import MOST_NAMES, shown_name, shown_names
 from verl_comprl.extractor.prompts.quoting import Quote, quoted
 from verl_comprl.extractor.prompts.templates import fill
 
@@ -93,7 +94,8 @@ def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WE
 
     The record is one line, such as ``(tasks: room; age 12 steps; used 9 times, 67 % success (44 % without))``. Of an
     entry of several tasks it shows the uses in each. Where at least half of the uses can be compared with the free half
-    of their steps, both rates are those of these uses.
+    of their steps, both rates are those of these uses. Names are shown as in ``names``, and of an entry of very many
+    tasks those in which it was used most.
 
     Args:
         entry: The entry.
@@ -104,13 +106,16 @@ def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WE
     tasks = {*entry.tasks, *(usage.task for usage in entry.usage)}
     age = max(0, step - entry.created_step)  # an imported entry has the step of the run that wrote it
     record = [f"age {_counted(age, 'step')}"]
-    for usage in entry.usage:
-        name = f"{usage.task}: " if len(tasks) > 1 else ""
+    more = len(entry.usage) - MOST_NAMES
+    by_use = sorted(entry.usage, key=lambda usage: -(usage.uses + usage.asked)) if more > 0 else entry.usage
+    for usage in by_use[:MOST_NAMES]:
+        name = f"{shown_name(usage.task)}: " if len(tasks) > 1 else ""
         record.append(name + _render_usage(usage, asked_weight))
+    if more > 0:
+        record.append(f"used in {_counted(more, 'further task')}")
     if not entry.usage:
         record.append("not used yet")
-    shown = ", ".join(entry.tasks) or "unknown"
-    return fill("entry.record", tasks=shown, record="; ".join(record), text=quote(entry.text))
+    return fill("entry.record", tasks=shown_names(entry.tasks), record="; ".join(record), text=quote(entry.text))
 
 
 def _render_usage(usage: TaskUsage, asked_weight: float) -> str:
