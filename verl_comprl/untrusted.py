@@ -73,7 +73,7 @@ _NAME = re.compile(
 Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements. With
 brackets: Kimi, Skywork, Mistral; ``>>``: Falcon-H1."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
-"""Characters of which every control token has one."""
+"""Characters of which every control token has one, but for words that a tokenizer marks as special."""
 _LOOKALIKES = str.maketrans(
     "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝкАВЕІЈКМНОРЅТХСУԌԚԜοανριυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - these are the lookalikes
     "<><><><><><>|||||//::::aeopcyxisjdhqwkABEIJKMHOPSTXCYGQWoavpiuABEZHIKMNOPTYX",
@@ -94,6 +94,8 @@ class _Known(NamedTuple):
 
     tokens: re.Pattern[str] | None
     ids: frozenset[int]
+    parts: re.Pattern[str]
+    """Of which every token has one."""
     broken: re.Pattern[str]
     """Parts behind which a space is put: of switches, and of what begins a turn in a template of plain text."""
 
@@ -103,8 +105,9 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
 
     A space, and not nothing, so that the halves of another token cannot join. A question mark stands for each lone
     surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the result yields no id of a
-    special or added token, except that of unknown characters, and added tokens that are plain words or white space.
-    Line ends other than LF and CR LF become LF.
+    special or added token, except that of unknown characters, and tokens that are text: white space, up to two
+    characters such as the ``!`` with which some pad, and words that are added but not special. Special words are
+    removed as they are written. Line ends other than LF and CR LF become LF.
 
     Switches of reasoning, such as ``/no_think``, and what begins a turn in a template of ``tokenizer`` that uses plain
     text for it, get a space in them.
@@ -253,24 +256,41 @@ def _is_invisible(char: str) -> bool:
 
 @lru_cache(8)
 def _known(tokenizer: Any) -> _Known:
-    added = {str(token): id for id, token in added_tokens(tokenizer).items()}
-    special = zip(getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "all_special_ids", ()), strict=False)
-    # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
-    tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and SYNTAX.search(token)}
-    shown = {"".join(map(_folded, token)) for token in tokens}
+    added = added_tokens(tokenizer)
+    special = dict(
+        zip(getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "all_special_ids", ()), strict=False)
+    )
+    special |= {str(token): id for id, token in added.items() if getattr(token, "special", False)}
+    tokens = {
+        token: id
+        for token, id in ({str(token): id for id, token in added.items()} | special).items()
+        # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
+        if len(token) > 2 and (SYNTAX.search(token) or (token in special and not token.isspace()))
+    }
+    shown = set(filter(str.strip, ("".join(map(_folded, token)) for token in tokens)))
     # Some have thousands that are of a family, each of which would be tried at every "<" of a text.
     shown = {token for token in shown if not all(map(_FAMILY.fullmatch, (token, token.lower(), token.upper())))}
-    alternatives = [re.escape(token) for token in sorted(shown, key=len, reverse=True)]
+    # A word in other letters, such as "user" for "USER", is none, unless the tokenizer changes the text first.
+    changed = {"".join(map(_folded, str(token))) for token in added.values() if getattr(token, "normalized", False)}
+    words = {token: re.escape(token) for token in shown if not SYNTAX.search(token)}
+    words = {token: word if token in changed else f"(?-i:{word})" for token, word in words.items()}
+    alternatives = [words.get(token, re.escape(token)) for token in sorted(shown, key=len, reverse=True)]
     control = re.compile("|".join((*alternatives, FAMILIES)), re.IGNORECASE)
     markers = turn_markers([folded(text) for text in between_turns(tokenizer)], control)
     searched = {rf"/(?={name})" for name in _SEARCHED.findall(_template(tokenizer))}
     return _Known(
         tokens=re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None,
         ids=frozenset(tokens.values()) - {getattr(tokenizer, "unk_token_id", None)},
+        parts=re.compile("|".join((SYNTAX.pattern, *sorted(words.values()))), re.IGNORECASE),
         broken=re.compile(
             "|".join(filter(None, (*sorted(searched), _SWITCH, *map(marker_pattern, markers)))), re.IGNORECASE
         ),
     )
+
+
+def may_have_tokens(text: str, tokenizer: Any = None) -> bool:
+    """Return whether :func:`without_control_tokens` may take a token from ``text``, or break off a part of one."""
+    return bool(_known(tokenizer).parts.search(folded(text)))
 
 
 def added_tokens(tokenizer: Any) -> Mapping[int, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from verl_comprl.extractor.prompts.templates import headings
-from verl_comprl.untrusted import SYNTAX, folded, without_control_tokens
+from verl_comprl.untrusted import SYNTAX, folded, may_have_tokens, without_control_tokens
 
 # Marks of a list or of a heading, white space and tags: a reader takes "- **Outcome:**" for "Outcome:". Possessive, as
 # a tag can be matched in two ways, which would take exponential time.
@@ -48,11 +48,11 @@ def quoted(text: str, *, part: str = "", tokenizer: Any = None) -> str:
     """
     lines, after_empty = [], False
     # Before, and not only when the prompt is complete: a marker at the beginning of a line hides what comes after it.
-    # Most texts have none of the characters that it takes, and most of a prompt's time would be spent here.
-    has_syntax = SYNTAX.search(folded(text))
-    for line in (without_control_tokens(text, tokenizer) if has_syntax else text).splitlines(keepends=True):
+    # Most texts have nothing that it takes, and most of a prompt's time would be spent here.
+    has_tokens = may_have_tokens(text, tokenizer)
+    for line in (without_control_tokens(text, tokenizer) if has_tokens else text).splitlines(keepends=True):
         seen = folded(line).lower()
-        views = (seen, _TOKEN.sub(" ", seen)) if has_syntax else (seen,)
+        views = (seen, _TOKEN.sub(" ", seen)) if has_tokens else (seen,)
         heading = _first(_HEADINGS, views)
         # A number begins an entry of a list only after an empty line; others are steps inside of an entry.
         number = after_empty and _first(_NUMBERS, views)
