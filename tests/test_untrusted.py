@@ -32,7 +32,7 @@ FOREIGN = (
     "<start_of_turn> <end_of_turn> <unused7>",  # Gemma
     "[gMASK] [sMASK] <sop> <eop> <arg_key> </arg_value>",  # GLM
     "<repo_name> <reponame> <file_sep> <issue_start> <jupyter_code> <fim_prefix>",  # SmolLM2
-    '<|"|> <|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|]',  # Gemma 4, DeepSeek, EXAONE
+    '<|"|> <|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|] [|AI|]',  # Gemma 4, EXAONE
     "]~b] [e~[ ]<]minimax[>[ ]<]start[>[ <seed:bos> <seed:think> <minimax:tool_call>",  # MiniMax, Seed
     "<reserved_106> <SPECIAL_12> [UNUSED_TOKEN_145] <TOKENS_UNUSED_1> <eoh> <eoa>",  # Baichuan, Nemotron, InternLM
     "[unused9] [unused10]",  # openPangu

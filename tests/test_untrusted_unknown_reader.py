@@ -1,13 +1,14 @@
 """Untrusted text for a model whose tokenizer is not known: what may be a token gets a space, and can still be read."""
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from verl_comprl.untrusted import folded, without_delimiters
+from verl_comprl.untrusted import folded, without_control_tokens, without_delimiters
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,17 @@ def own() -> Any:
         "\uff1ctool_call>",
         "<tool\x01_call>",
         "<filename>",
+        "<TOOLCALL>",
+        "</TOOLCALL>",
+        "<\u7528\u6237>",
+        "\u2039\u7528\u6237>",
+        "<end>",
+        "<eom>",
+        "<eoc>",
+        "<eor>",
+        "<escape>",
+        "\u25c1think\u25b7",
+        "\u25c1/think\u25b7",
     ],
 )
 def test_a_reader_that_is_not_known_gets_no_tag_that_may_be_a_token(tag: str, own: Any) -> None:
@@ -58,6 +70,8 @@ def test_a_reader_that_is_not_known_gets_no_tag_that_may_be_a_token(tag: str, ow
         "[\uff35SER]",
         ">>QUESTION<<",
         ">>IP_ADDRESS<<",
+        ">>UNUSED_7<<",
+        "|ENDOFTEXT|",
     ],
 )
 def test_nor_a_token_that_honest_texts_have_as_well(token: str, own: Any) -> None:
@@ -71,3 +85,12 @@ def test_html_and_code_without_such_names_stay_for_a_reader_that_is_not_known() 
     assert without_delimiters(text) == text
     text = "std::vector<int> x; Map<Key, int> <div class='a_b'> <br/> 1 < 2_000 > a <a_b c>"
     assert without_delimiters(text) == text
+    text = "missing '}' at <EOF>; <TABLE><endpoint> <toolbox> |NAME|AGE| [|x|] [|xs|] \u25c1 back \u25b7 <\u6587\u4ef6>"
+    assert without_delimiters(text) == text
+
+
+@pytest.mark.parametrize("token", ["\u25c1think\u25b7", "\u25c1/think\u25b7"])
+def test_a_token_in_triangles_is_removed_for_a_tokenizer_that_has_it(token: str, own: Any) -> None:
+    tokenizer = deepcopy(own)
+    tokenizer.add_tokens([token])
+    assert without_control_tokens(f"a{token}b \u25b7", tokenizer) == "a b \u25b7"

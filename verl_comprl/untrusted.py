@@ -37,7 +37,7 @@ FAMILIES = "|".join(
         r"</?(?:function|parameter)=[^<>\n]*>|</(?:function|parameter)>|</?function_calls>"
         r"|</?invoke(?:[ \t][^<>\n]*)?>|</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
         r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|\"\|>|<\|DSML\|[^<>\n]*>?",  # Gemma 4, DeepSeek
-        r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
+        r"\[\|(?:[a-z_]{3,32}|(?-i:[A-Z]{2}))\|\]",  # EXAONE, Jais, BlueLM
         r"\]<\][^<>\[\]\n]{1,64}\[>\[",  # MiniMax M3
         r"\]~!b\[|\]~b\]|\]![a-z]~\[|\[e~\[|<seed:[^<>\n]{1,64}>|</?minimax:[^<>\n]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
@@ -64,19 +64,22 @@ _SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 _DELIMITER = re.compile(r"<(?=[\s/]*+(?:experience|tool_response|tools))", re.IGNORECASE)
 """Begin of a tag of ours. It may also compare two terms or begin a line of a diff, so that it stays readable."""
 _NAME = re.compile(
-    r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|filename|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)"
+    r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|filename|end|eo[cmr]|escape|tool(?:call|response)"
+    r"|用户|助手|系统|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)"
     # In the case that they have: code has "names[user]" and "cat >>file<<EOF".
-    r"|(?-i:\[(?=(?:[BE]OS|EOT|BOT|USER|ARGS|PREFIX|MIDDLE|SUFFIX|(?:start|end)_header_id)\])|>>(?=[A-Z_]{4,16}<<))",
+    r"|(?-i:\[(?=(?:[BE]OS|EOT|BOT|USER|ARGS|PREFIX|MIDDLE|SUFFIX|(?:start|end)_header_id)\])"
+    r"|>>(?=[A-Z_]{4,16}(?:_[0-9]{1,4})?<<)|\|(?=(?:ENDOFTEXT|NEWLINE|SPEAKER)\|))",
     re.IGNORECASE,
 )
 """Begin of a tag that may begin a turn of some model: an element of HTML has no underscore in its name. ``role`` is how
-Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements. With
-brackets: Kimi, Skywork, Mistral; ``>>``: Falcon-H1."""
+Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements. ``end``:
+Spark; ``eoc``, ``eom``, ``eor``: MOSS; ``escape``: FunctionGemma; ``toolcall``: Nemotron; in Chinese: MiniCPM. With
+brackets: Kimi, Skywork, Mistral; ``>>``: Falcon; bars: Fuyu, where a cell of a table gets a space."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
 """Characters of which every control token has one, but for words that a tokenizer marks as special."""
 _LOOKALIKES = str.maketrans(
-    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝкАВЕІЈКМНОРЅТХСУԌԚԜοανριυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - these are the lookalikes
-    "<><><><><><>|||||//::::aeopcyxisjdhqwkABEIJKMHOPSTXCYGQWoavpiuABEZHIKMNOPTYX",
+    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ◁▷∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝкАВЕІЈКМНОРЅТХСУԌԚԜοανριυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - these are the lookalikes
+    "<><><><><><><>|||||//::::aeopcyxisjdhqwkABEIJKMHOPSTXCYGQWoavpiuABEZHIKMNOPTYX",
 )
 _BLANK = re.compile("[\u115f\u1160\u3164\uffa0\u2800]")
 """Letters and a symbol that show nothing, or a blank."""
@@ -265,7 +268,7 @@ def _known(tokenizer: Any) -> _Known:
         token: id
         for token, id in ({str(token): id for id, token in added.items()} | special).items()
         # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
-        if len(token) > 2 and (SYNTAX.search(token) or (token in special and not token.isspace()))
+        if len(token) > 2 and (SYNTAX.search(folded(token)) or (token in special and not token.isspace()))
     }
     shown = set(filter(str.strip, ("".join(map(_folded, token)) for token in tokens)))
     # Some have thousands that are of a family, each of which would be tried at every "<" of a text.
