@@ -6,7 +6,7 @@ model or a bank into a prompt calls :func:`without_control_tokens` with the toke
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ CHARACTERS_PER_TOKEN = 32
 With more characters than this for each token that there is room for, a text hardly fits. To find that out with a
 tokenizer takes seconds, and some give up with a panic.
 """
+
+SCHEMA_CHARACTERS = CHARACTERS_PER_TOKEN * 4096
+"""Of an environment's tools in all: they are cleaned before it is known how much room the prompt has for them."""
 
 FAMILIES = "|".join(
     (
@@ -189,18 +192,37 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
 
 
 def schema_without_delimiters(schema: Any, tokenizer: Any = None) -> Any:
-    """Return a part of a tool's schema, all texts of it, the names as well, :func:`without_delimiters`."""
+    """Return a part of a tool's schema, all texts of it, the names as well, :func:`without_delimiters`.
+
+    With more than ``SCHEMA_CHARACTERS`` in all, each text is cut to an equal share of them first: cleaning takes time.
+    """
+    lengths = list(map(len, _texts(schema)))
+    share = SCHEMA_CHARACTERS // len(lengths) if sum(lengths) > SCHEMA_CHARACTERS else None
+
+    def clean(part: Any) -> Any:
+        match part:
+            case str():
+                return without_delimiters(part[:share], tokenizer)
+            case dict():
+                return {clean(key): clean(value) for key, value in part.items()}
+            case list() | tuple():
+                return list(map(clean, part))
+        return part
+
+    return clean(schema)
+
+
+def _texts(schema: Any) -> Iterator[str]:
+    """Return all texts of a part of a schema, names of a mapping included."""
     match schema:
         case str():
-            return without_delimiters(schema, tokenizer)
+            yield schema
         case dict():
-            return {
-                schema_without_delimiters(key, tokenizer): schema_without_delimiters(value, tokenizer)
-                for key, value in schema.items()
-            }
+            for item in schema.items():
+                yield from _texts(item)
         case list() | tuple():
-            return [schema_without_delimiters(item, tokenizer) for item in schema]
-    return schema
+            for item in schema:
+                yield from _texts(item)
 
 
 def break_tags(text: str) -> str:
