@@ -1,7 +1,12 @@
 """Work under way in a process, across threads and tasks, with a clock that the test sets."""
 
 import asyncio
+import itertools
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -137,3 +142,104 @@ def test_a_sign_that_a_block_gets_on_is_one_of_it_alone_and_its_age_stays(clock:
         assert [item.stalled for item in under_way()] == [1]
         with doing("waiting for a save", has_limit=True):
             assert [item.stalled for item in under_way()] == [None]
+
+
+COLLECTS = """
+import asyncio
+import gc
+
+from verl_comprl.platform.under_way import doing, under_way
+
+
+class Cycle:
+    pass
+
+
+async def hang(cycle):
+    with doing("environment"):
+        cycle.future = asyncio.get_running_loop().create_future()
+        await cycle.future
+
+
+async def main():
+    for _ in range(3000):
+        cycle = Cycle()
+        cycle.task = asyncio.ensure_future(hang(cycle))
+        cycle.itself = cycle
+        await asyncio.sleep(0)
+        del cycle
+        for _ in range(20):
+            under_way()
+
+
+asyncio.run(main())
+gc.collect()
+print(under_way())
+"""
+
+
+def test_a_coroutine_that_is_collected_as_garbage_at_any_moment_does_not_stop_the_process() -> None:
+    """Its block ends in the thread that collects, in the middle of what that does here."""
+    command = [sys.executable, "-c", COLLECTS]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == "[]\n"
+
+
+def test_a_coroutine_that_is_closed_within_another_block_does_not_end_that_one(clock: Clock) -> None:
+    async def hang() -> None:
+        with doing("hanging"):
+            await asyncio.Event().wait()
+
+    async def begin(coroutine) -> None:
+        coroutine.send(None)
+
+    coroutine = hang()
+    asyncio.run(begin(coroutine))
+    with doing("step"):
+        coroutine.close()
+        with doing("checkpoint"):
+            assert seen() == [("step > checkpoint", 0)]
+
+
+class Interrupting:
+    """Calls of an object, after the n-th of which a signal comes: Python handles one when a call has returned."""
+
+    def __init__(self, owner: object, calls: Iterator[int], at: int) -> None:
+        self.owner, self.calls, self.at = owner, calls, at
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            result = getattr(self.owner, name)(*arguments)
+            if next(self.calls) == self.at:
+                raise KeyboardInterrupt
+            return result
+
+        return call
+
+    def __call__(self) -> object:
+        return self.__getattr__("__call__")()
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_an_interruption_at_any_moment_leaves_no_block_behind(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    calls = itertools.count()
+    with monkeypatch.context() as patch:
+        for name in ("_current", "_clock"):
+            patch.setattr(module, name, Interrupting(getattr(module, name), calls, at))
+        with suppress(KeyboardInterrupt), doing("step"), doing("checkpoint"):
+            pass
+    assert next(calls) > at, "it has come"
+    assert seen() == []
+    with doing("next run"):
+        assert [what for what, _ in seen()] == ["next run"]
+
+
+def test_what_was_left_behind_in_a_block_that_has_ended_is_not_under_way(clock: Clock) -> None:
+    """As of an interruption whose traceback somebody keeps, and with it the frames that it went through."""
+    with doing("step"):
+        left = doing("checkpoint")
+        left.__enter__()
+        assert seen() == [("step > checkpoint", 0)]
+    assert seen() == []
+    with doing("next run"):
+        assert seen() == [("next run", 0)]
+    left.__exit__(None, None, None)

@@ -1,6 +1,7 @@
 """Work and waits of this process that are under way, each with its age: what a watchdog looks at.
 
-Works across threads and across asyncio tasks: what is begun within a block belongs to it, also in a task of its own.
+Works across threads and across asyncio tasks: what is begun within a block belongs to it, also in a task of its own,
+and is no longer under way when that block has ended.
 """
 
 import threading
@@ -38,11 +39,18 @@ class _Block:
     since: float
     moved: float
     has_limit: bool
-    inner: int = 0
+
+    def is_under_way(self) -> bool:
+        """Return whether neither it nor a block around it has ended.
+
+        An interruption can leave one behind: while somebody keeps its traceback, the frames that it went through live.
+        """
+        return self in _blocks and (self.outer is None or self.outer.is_under_way())
 
 
 _clock: Callable[[], float] = time.monotonic
-_lock = threading.Lock()
+# Without a lock: garbage may be collected while its holder allocates, and end the block of a coroutine that is part of
+# it, in the same thread. Each operation on it, a copy too, is atomic: the GIL is held, and none of our code is called.
 _blocks: dict[_Block, None] = {}  # ordered as they began
 _current: ContextVar[_Block | None] = ContextVar("comprl_under_way", default=None)
 
@@ -55,28 +63,35 @@ def doing(what: str, *, has_limit: bool = False) -> Iterator[None]:
         what: What it does, in a few words.
         has_limit: Whether it ends by itself when it takes too long.
     """
-    outer, now = _current.get(), _clock()
+    outer, now = _enclosing(), _clock()
     path = f"{outer.what} > {what}" if outer else what
     block = _Block(path, outer, threading.get_ident(), now, now, has_limit)
-    with _lock:
-        _blocks[block] = None
-        if outer:
-            outer.inner += 1
-    _current.set(block)
     try:
+        _blocks[block] = None
+        _current.set(block)
         yield
     finally:
-        _current.set(outer)  # not reset(): a coroutine may be closed in another context
-        with _lock:
-            del _blocks[block]
-            if outer:
-                outer.inner -= 1
+        try:
+            if outer:  # before this one has ended: the outer one would seem to have stalled as long
                 outer.since = outer.moved = _clock()
+        finally:
+            _blocks.pop(block, None)
+
+
+def _enclosing() -> _Block | None:
+    """Return the innermost block around the caller.
+
+    Blocks that end do not set the context back: a coroutine may be closed in another one, or an interruption come.
+    """
+    block = _current.get()
+    while block and not block.is_under_way():
+        block = block.outer
+    return block
 
 
 def gets_on() -> None:
     """Note that the block in which this is called gets on, though it may take long."""
-    if block := _current.get():
+    if block := _enclosing():
         block.moved = _clock()
 
 
@@ -86,10 +101,11 @@ def under_way(_: object = None) -> list[UnderWay]:
     Args:
         _: Ignored: an actor, when Ray runs this in its process.
     """
-    with _lock:
-        now = _clock()
-        return [
-            UnderWay(block.what, now - block.since, block.thread, None if block.has_limit else now - block.moved)
-            for block in _blocks
-            if not block.inner
-        ]
+    blocks = [block for block in list(_blocks) if block.is_under_way()]
+    outer = {block.outer for block in blocks}
+    innermost = [(block, block.since, block.moved) for block in blocks if block not in outer]
+    now = _clock()  # after all of them, or one could be younger than 0
+    return [
+        UnderWay(block.what, now - since, block.thread, None if block.has_limit else now - moved)
+        for block, since, moved in innermost
+    ]
