@@ -136,6 +136,25 @@ def test_a_block_that_takes_too_long_is_left(interrupts: list[int]) -> None:
     assert interrupts == []
 
 
+def test_a_signal_while_its_handlers_are_installed_leaves_none_of_them(
+    interrupts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers, install, installed = (signal.SIGINT, signal.SIGTERM), signal.signal, list[int]()
+    before = [signal.getsignal(number) for number in numbers]
+
+    def install_and_interrupt(number: int, handler: Any) -> Any:
+        previous = install(number, handler)
+        installed.append(number)
+        if len(installed) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return previous
+
+    monkeypatch.setattr(waiting.signal, "signal", install_and_interrupt)
+    with pytest.raises(WaitTimeout, match="for the metrics"), interrupted_after(60, "the metrics"):
+        raise AssertionError("the signal came before the block")
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 Found = dict[str, list[str]]
 """Findings of a scan, by file."""
 

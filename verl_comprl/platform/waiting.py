@@ -143,9 +143,11 @@ def interrupted_after(seconds: float, what: str) -> Iterator[None]:
             limit = _AGAIN
 
     thread = threading.Thread(target=end, name=f"limit of {what}", daemon=True)
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         try:
+            for number in previous:
+                signal.signal(number, interrupt)
             thread.start()
             with doing(f"waiting for {what}", has_limit=True):
                 yield
