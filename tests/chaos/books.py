@@ -29,6 +29,7 @@ def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
     * An episode was distilled, waits in the queue, is a dead letter, or was not drawn: also one that the manager did
       not confirm in time, which is reported again. As many of those may be missing as agent loops have given up, and
       those that were not trained: a stop may have ended their agent loop.
+    * No episode was both distilled and given up, or given up twice.
     * An outcome rewards each call whose text the episode has read, and no other, once.
     * An entry of the bank has the uses and successes of the episodes that read it, and was written by a call.
 
@@ -43,6 +44,7 @@ def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
     return [
         *_twice((each["id"] for each in books.record.episodes()), "episode"),
         *_unconfirmed(books),
+        *_twice(books.dead, "dead letter of episode"),
         *_undistilled(books),
         *_rewards(books),
         *_reads(books),
@@ -91,7 +93,7 @@ class Books:
         letters = run / "queue/dead_letters.jsonl"
         self.given_up = int(sum(line["data"].get("comprl/unreported_dropped", 0.0) for line in self.steps))
         """Episodes that the manager did not confirm in time, and that were not reported again."""
-        self.dead = {line["request"]["id"] for line in _lines(letters)} if letters.exists() else set()
+        self.dead: list[str] = [line["request"]["id"] for line in _lines(letters)] if letters.exists() else []
 
     @property
     def waiting(self) -> set[str]:
@@ -187,7 +189,9 @@ def _undistilled(books: Books) -> Iterator[str]:
         return
     distilled = {event["episode"] for event in [*books.events["written"], *books.events["nothing"]]}
     share = books.learning.get("distill_share", 1.0)
-    known = distilled | books.waiting | books.dead
+    for id in distilled & {*books.dead}:
+        yield f"episode {id} was distilled, and is a dead letter"
+    known = distilled | books.waiting | {*books.dead}
     finished = {id: each for id, each in books.finished.items() if each["step"] <= books.last}
     missing = {id: each for id, each in finished.items() if id not in known and is_drawn(id, share)}
     late = sum(not each["reported"] and each["status"] == "trained" for each in missing.values())

@@ -121,6 +121,9 @@ def test_clean_books_have_no_problems(tmp_path: Path) -> None:
         (lambda books: books.waiting.clear(), "episode second of step 2 has vanished"),
         (lambda books: books.dead.clear(), "episode third of step 2 has vanished"),
         (lambda books: books.events.pop(2), "episode fourth of step 2 has vanished"),
+        (lambda books: books.dead.append("third"), "dead letter of episode third is there 2 times"),
+        (lambda books: books.dead.append("first"), "episode first was distilled, and is a dead letter"),
+        (lambda books: books.dead.append("fourth"), "episode fourth was distilled, and is a dead letter"),
         (
             lambda books: books.metrics[1].pop("comprl/unreported"),
             "0 unreported episodes were counted in step 2, 1 are on record",

@@ -40,6 +40,37 @@ async def test_what_is_given_up_at_a_recovery_is_a_dead_letter(make_queue: MakeQ
     assert len(make_queue(recover=True)) == 0
 
 
+@pytest.mark.parametrize("noted", [True, False])
+async def test_an_episode_whose_letter_was_written_before_a_kill_has_no_second_one(
+    make_queue: MakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
+    """Also if the beginning of its last attempt could not be noted: it is not distilled again."""
+    letters = tmp_path / "queue" / DEAD_LETTERS
+    queue = make_queue("dead", "other", max_attempts=2)
+    queue.fail(await queue.get(), "once")
+    await queue.get()
+    with monkeypatch.context() as patch:
+        if not noted:
+            patch.setattr(queue._log, "put", full_disk)
+        dead = await queue.get()
+        patch.setattr(queue, "acknowledge", killed)
+        with pytest.raises(asyncio.CancelledError):
+            queue.fail(dead, "twice")
+    letters.write_bytes(b"5\n{}\n" + letters.read_bytes() + b'{"at": 1.0, "reas')  # lines that are no letters
+    queue = make_queue(max_attempts=2, recover=True)
+    assert await drain(queue) == ["other"] and letters.read_text().count('"id":"dead"') == 1
+    assert len(make_queue(recover=True)) == 0
+
+
+def full_disk(key: str, text: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def killed(*_: object) -> None:
+    """End the process, as far as those who call it can tell."""
+    raise asyncio.CancelledError
+
+
 async def test_an_attempt_that_fails_is_counted_once(make_queue: MakeQueue) -> None:
     queue = make_queue("a", max_attempts=4)
     queue.fail(await queue.get(), "first")
@@ -65,11 +96,7 @@ async def test_an_attempt_that_cannot_be_noted_is_made(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = make_queue("a", "b")
-
-    def full(key: str, text: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(queue._log, "put", full)
+    monkeypatch.setattr(queue._log, "put", full_disk)
     with caplog.at_level(logging.WARNING):
         assert await drain(queue) == ["a", "b"]
     assert queue.counts["disk_failures"] == 2 and len(ours(caplog)) == 1
@@ -97,7 +124,8 @@ async def test_an_episode_is_kept_until_its_dead_letter_can_be_written(
         async with asyncio.timeout(10):
             while queue.counts["disk_failures"] < 3:
                 await asyncio.sleep(0.01)
-    assert len(ours(caplog)) == 1 and "the dead letter of episode bad has to wait" in caplog.text
+    first = "an episode may become a dead letter twice" if killed else "the dead letter of episode bad has to wait"
+    assert len(ours(caplog)) == 1 and first in caplog.text
     with pytest.raises(TimeoutError):  # it is not distilled again meanwhile
         await asyncio.wait_for(queue.get(), 0.05)
     await queue.save(tmp_path / "saved.jsonl")

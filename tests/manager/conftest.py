@@ -39,6 +39,7 @@ async def open_manager(
         bank: dict[str, Any] | None = None,
         extractor_settings: dict[str, Any] | None = None,
         votes: bool = False,
+        recover: bool = False,
         **settings: Any,
     ) -> Setup:
         config = ComprlConfig(
@@ -49,7 +50,8 @@ async def open_manager(
         )
         opened_bank = await ExperienceBank.open(config.bank, embedder)
         call_log = CallLog(tmp_path / f"{folder}-calls")
-        manager = ExperienceManager(config, opened_bank, journal=tmp_path / f"{folder}.jsonl", call_log=call_log)
+        journal = tmp_path / f"{folder}.jsonl"
+        manager = ExperienceManager(config, opened_bank, journal=journal, call_log=call_log, recover=recover)
         opened.append(manager)
         calls = make_calls(extractor, votes=votes, through=manager.availability.when_there)
         return Setup(manager, opened_bank, calls)

@@ -14,6 +14,7 @@ import random
 import shutil
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +23,13 @@ from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
 from verl_comprl.files import PAUSES, dated, write_atomically
-from verl_comprl.record.lines import append_lines, encode
+from verl_comprl.record.lines import append_lines, decode, encode
 from verl_comprl.record.redaction import redactor
 
 logger = logging.getLogger(__name__)
+
+Finish = Callable[[list[DistillationRequest]], set[str]]
+"""Finishes those of the requests that had been distilled when the process before was killed; returns their ids."""
 
 DEAD_LETTERS = "dead_letters.jsonl"
 WAITING = "waiting.jsonl"
@@ -60,14 +64,16 @@ def _letters_file(saved: Path) -> Path:
 class DistillationQueue:
     """First-in first-out queue with acknowledgement and retries; to be used from one event loop."""
 
-    def __init__(self, config: QueueConfig, *, recover: bool = False) -> None:
+    def __init__(self, config: QueueConfig, *, recover: bool = False, finish: Finish = lambda requests: set()) -> None:
         """Create an empty queue.
 
         Args:
             config: Its settings.
             recover: Add what the process before, which was killed, had not yet distilled.
+            finish: Asked then about the requests of which that process had begun an attempt.
         """
         self._config = config
+        self._finish = finish
         self._pending: dict[str, _Pending] = {}  # in memory: ready, in progress, or waiting for a retry
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._waiting = Path(config.folder) / WAITING
@@ -254,20 +260,38 @@ class DistillationQueue:
         if damaged := self._log.damaged:
             what = f"{damaged} damaged lines of {self._waiting} are left out"
             self._count_disk_failure(f"{what}, see {self._waiting}.damaged", damaged)
+        recovered: dict[str, _Pending] = {}
         for id, text in texts.items():
             if id in self._pending:  # put while the file could not be read
                 continue
             try:
-                pending = _Pending.from_json(text)
+                recovered[id] = _Pending.from_json(text)
             except ValueError as error:
                 self._count_disk_failure(f"a request of the process before is lost: {error}")
                 self._forget(id)
-                continue
-            if pending.attempts >= self._config.max_attempts:
+        over = self._over([pending.request for pending in recovered.values() if pending.attempts])
+        for id, pending in recovered.items():
+            if id in over:
+                self._forget(id)
+            elif pending.attempts >= self._config.max_attempts:
                 self._pending[id] = pending
                 self._give_up(pending, "the experience manager was killed during its last attempt")
             else:
                 self._admit(pending, logged=True, again=True)
+
+    def _over(self, begun: list[DistillationRequest]) -> set[str]:
+        """Return those that the process before had distilled or given up, and was killed before it had noted that."""
+        if not begun:
+            return set()
+        over = self._finish(begun)
+        try:
+            if self._dead_letters.exists():
+                with self._dead_letters.open("rb") as letters:
+                    requests = [letter.get("request") for letter in decode(letters)]
+                over |= {request["id"] for request in requests if isinstance(request, dict) and "id" in request}
+        except OSError as error:
+            self._count_disk_failure(f"an episode may become a dead letter twice: {error}")
+        return over
 
     @property
     def _dead_letters(self) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
-from verl_comprl.record.lines import append_lines, encode
+from verl_comprl.record.lines import append_lines, decode, encode
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.redaction import redactor
 
@@ -87,6 +87,19 @@ class Journal:
         except OSError as error:
             logger.warning("a resume from this checkpoint goes by the steps in %s: %s", self._file, error)
             return None
+
+    def distilled(self) -> set[str]:
+        """Return the episodes that have been distilled; none if the file cannot be read."""
+        if self._file is None:
+            return set()
+        try:
+            with self._file.open("rb") as lines:
+                return {line["episode"] for line in decode(lines) if line.get("event") in ("written", "nothing")}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            logger.warning("an episode may be distilled twice: %s cannot be read: %s", self._file, error)
+            return set()
 
     def _append(self, events: Iterable[Mapping[str, Any]]) -> None:
         if self._file is None or not (lines := [self._redact(encode(event)) + b"\n" for event in events]):

@@ -26,7 +26,7 @@ from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.availability import BankAvailability, ExtractorAvailability
 from verl_comprl.manager.call_log import CallLog
-from verl_comprl.manager.distilling import Distilling
+from verl_comprl.manager.distilling import Distilling, Finishing
 from verl_comprl.manager.format_watch import FormatWatch
 from verl_comprl.manager.free_half import FreeHalf
 from verl_comprl.manager.guides import Guides
@@ -74,7 +74,7 @@ class ExperienceManager:
         self._calls: ExtractorCalls | None = None
         self.availability = ExtractorAvailability()
         self._bank_availability = BankAvailability(bank.flush)
-        self._queue = DistillationQueue(config.queue, recover=recover)
+        self._queue = DistillationQueue(config.queue, recover=recover, finish=Finishing(bank, self._journal))
         learning = config.extractor
         self._buffer = TrainingBuffer(
             learning.batch_size,
