@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from managed import WHERE, MakeRequest, Setup
+from managed import WHERE, MakeRequest, Open, Setup
 
+from verl_comprl.extractor.queue import DEAD_LETTERS
 from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.record.prefix import Prefix
@@ -38,6 +39,36 @@ async def test_rollouts_are_guided_and_answered_while_a_snapshot_is_written(
     await asyncio.gather(saving, reporting)
     assert (tmp_path / "snapshot" / "queue.jsonl").read_text() == "", "the episode is not in the snapshot"
     assert (await running.finished())["distillations/return"] == 1
+
+
+async def test_an_episode_that_is_given_up_during_a_snapshot_is_in_it_as_given_up_or_as_waiting(
+    open_manager: Open, make_request: MakeRequest, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Given up in the middle of each part that a thread writes; files and counts agree."""
+    setup = await open_manager()
+    loop = asyncio.get_running_loop()
+
+    async def give_up() -> None:
+        for _ in range(3):  # attempts
+            setup.manager._queue.fail(await setup.manager._queue.get(), "no use")
+
+    for owner, name in ((setup.manager._buffer, "save"), (setup.manager._journal, "end")):
+        await setup.manager.report(EpisodeReport(make_request(name), guided=False))
+        write = getattr(owner, name)
+
+        def and_give_up(*arguments: Any, write: Any = write) -> Any:
+            asyncio.run_coroutine_threadsafe(give_up(), loop).result(30)
+            return write(*arguments)
+
+        folder = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, and_give_up)
+            await setup.manager.save(str(folder))
+        waiting = len((folder / "queue.jsonl").read_text().splitlines())
+        letters = json.loads((folder / "dead_letters.json").read_text())["bytes"]
+        dead = json.loads((folder / "manager.json").read_text())["queue"]["dead"]
+        assert (tmp_path / "bank-queue" / DEAD_LETTERS).read_bytes()[:letters].count(b"\n") == dead
+        assert waiting + dead == setup.manager._queue.counts["dead"], "each is in one place"
 
 
 async def test_a_snapshot_holds_no_quarantine_without_its_event(

@@ -331,13 +331,13 @@ class ExperienceManager:
             (path := Path(folder)).mkdir(parents=True, exist_ok=True)
             await self._bank.flush()
             await self._bank.save(path / "bank")
-            missing = await self._queue.save(path / "queue.jsonl")
             await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
+            missing = await self._queue.save(path / "queue.jsonl")
             state = {
                 "step": self._step,
                 "merging": self._merging,
                 "totals": self._totals.state(self._bank),
-                "queue": self._queue.counts,
+                "queue": dict(self._queue.counts),  # of the same moment as the file: attempts fail meanwhile
                 "reported": self._reported.state(),
                 "credit": self._credit.state(),
                 "free_half": self._free_half.state(),
