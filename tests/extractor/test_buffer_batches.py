@@ -147,6 +147,24 @@ def test_failures_during_an_update_wait_and_those_in_training_are_not_dropped() 
     assert names(buffer.next_batch(2)) == ["e4", "e5", "e6", "x3"]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_failures_that_newer_ones_replaced_during_an_update_that_failed_are_counted(
+    tmp_path: Path, restarted: bool
+) -> None:
+    buffer = buffer_of(8)
+    fill(buffer, "x1", "x2", *(f"e{n}" for n in range(6)))
+    assert names(buffer.next_batch(1)) == [*(f"e{n}" for n in range(6)), "x1", "x2"]
+    fill(buffer, "x3")  # in the place of x1
+    if restarted:
+        buffer.save(tmp_path)
+        buffer = buffer_of(8)
+        buffer.restore(tmp_path)
+    assert names(buffer.next_batch(2)) == [*(f"e{n}" for n in range(6)), "x2", "x3"]
+    assert buffer.dropped_failures == 1
+    buffer.trained()
+    assert buffer.next_batch(3) is None and buffer.dropped_failures == 1
+
+
 def test_failures_survive_a_restart_also_with_a_smaller_batch(tmp_path: Path) -> None:
     buffer = buffer_of(8)
     fill(buffer, "x1", "x2", "x3", "e1", "e2", "e3")

@@ -157,6 +157,7 @@ class TrainingBuffer:
             step: Current actor step, ``t`` of Eq. 7.
             version: Version of the weights to train; samples whose records lag too far behind are dropped and counted.
         """
+        self.dropped_failures += self._replaced()  # the update with the batch before may have failed
         if self._max_staleness is not None:
             self._drop_stale(version - self._max_staleness)
         self._batch = self._choose()
@@ -170,6 +171,11 @@ class TrainingBuffer:
             rewards, weights, [record.kind for record in records], [record.format_failure for record in records]
         )
         return TrainingBatch(records, rewards, weights, advantages.tolist())
+
+    def _replaced(self) -> int:
+        """Return the number of format failures of the batch that newer ones have replaced since it was taken."""
+        waiting = {id(sample) for sample in (*self._samples, *self._failures)}
+        return sum(id(sample) not in waiting for sample in self._batch)
 
     def _drop_stale(self, oldest: int) -> None:
         before = len(self)
@@ -262,7 +268,7 @@ class TrainingBuffer:
             "samples": [asdict(sample) for sample in samples],
             "failures": [asdict(sample) for sample in failures],
             "stale": self.stale,
-            "dropped_failures": self.dropped_failures,
+            "dropped_failures": self.dropped_failures + self._replaced(),  # their update is not in a checkpoint
             "dropped_outcomes": self.dropped_outcomes,
             "unreferenced": dict(self._unreferenced),
         }
