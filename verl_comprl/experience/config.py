@@ -24,7 +24,7 @@ class BankConfig(Settings):
     """Name of the bank on the server; one per run."""
 
     timeout_seconds: PositiveFloat = 5.0
-    """Seconds for one request to the server; but for searches rounded to whole seconds."""
+    """Seconds for one request to the server, all of its answer included; but for searches rounded to whole seconds."""
 
     attempts: PositiveInt = 3
     """Attempts of one request to the server; a search for a retrieval is made once."""

@@ -1,15 +1,20 @@
 """Answers of a Qdrant server that are wrong: every call raises StoreError, or nothing, and ends."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import qdrant_double
 from qdrant_double import QdrantDouble
+from starlette.responses import Response, StreamingResponse
 
 from verl_comprl.experience import BankConfig, Experience, StoreError, derive_id
 from verl_comprl.experience.store.base import SearchRequest
+from verl_comprl.experience.store.errors import StoreUnavailable
 from verl_comprl.experience.store.server import ServerStore
+from verl_comprl.experience.store.server_client import ServerClient
 
 IDENTITY = {"model": "fake", "dimension": 4}
 ENTRIES = [Experience(id=derive_id(n), title="", content="c") for n in range(3)]
@@ -54,6 +59,50 @@ async def test_answers_of_another_form_are_store_errors(double: QdrantDouble, co
             assert "\x1b" not in str(error)
     double.faults.tamper = None
     await store._client.close()
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 429, 500, 503])
+async def test_answers_of_deeply_nested_json_are_store_errors(
+    double: QdrantDouble, config: BankConfig, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config.model_copy(update={"attempts": 1})
+    store = await opened(config)
+    with monkeypatch.context() as patch:
+        deep = Response(b"[" * 200_000, status, media_type="application/json")
+        patch.setattr(qdrant_double, "JSONResponse", lambda *_: deep)
+        for call in (*calls(store).values(), store.flush):
+            with pytest.raises(StoreError) as caught:
+                await call()
+            assert len(str(caught.value)) < 900
+        with pytest.raises(StoreError):
+            await ServerStore.open(config, embedding=IDENTITY, read_only=True)
+    await store.close()
+
+
+async def test_a_request_is_given_up_however_slowly_its_answer_arrives(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drop at a time, so that the server is never silent."""
+    store = await opened(config.model_copy(update={"attempts": 1}))
+    impatient = ServerClient(config.model_copy(update={"attempts": 1, "timeout_seconds": 1}))
+
+    async def drops() -> AsyncIterator[bytes]:
+        for _ in range(600):
+            yield b" "
+            await asyncio.sleep(0.2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(qdrant_double, "JSONResponse", lambda *_: StreamingResponse(drops()))
+        patch.setattr(store, "_client", impatient)
+        for name in ("load", "search", "upsert"):
+            with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
+                async with asyncio.timeout(30):
+                    await calls(store)[name]()
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
+                await impatient.call_once(lambda client: client.get_collections())
+    await impatient.close()
+    await store.close()
 
 
 async def test_a_listing_without_an_end_ends(double: QdrantDouble, config: BankConfig) -> None:

@@ -90,7 +90,7 @@ class ServerClient:
         Raises:
             StoreError: If it failed.
         """
-        return await self._guarded(lambda: work(self._client))
+        return await self._guarded(lambda: self._request(work))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -108,8 +108,20 @@ class ServerClient:
         )
         async for attempt in attempts:
             with attempt:
-                return await work(self._client)
+                return await self._request(work)
         raise AssertionError("stamina ends with a result or an exception")
+
+    async def _request(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
+        """Make one request; the client's own limits are for a server's silence, not for an answer that comes in drops.
+
+        Raises:
+            ResponseHandlingException: If it takes too long, as the client raises it.
+        """
+        try:
+            async with asyncio.timeout(self.whole_seconds):
+                return await work(self._client)
+        except TimeoutError as error:
+            raise ResponseHandlingException(TimeoutError(f"no answer within {self.whole_seconds} s")) from error
 
     async def _guarded(self, work: Callable[[], Awaitable[T]]) -> T:
         if os.getpid() != self._pid:
@@ -175,10 +187,10 @@ def _explained(error: Exception) -> str:
 def _answer(error: UnexpectedResponse) -> str:
     """Return what the server says, or the beginning of an answer in another form."""
     try:
-        text = json.loads(error.content)["status"]["error"]
-    except (ValueError, KeyError, TypeError):
+        text = str(json.loads(error.content)["status"]["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = f"{error.reason_phrase} {error.content[:200].decode(errors='replace')}"
-    return escaped(" ".join(str(text).split()), 500)
+    return escaped(" ".join(text.split()), 500)
 
 
 def _one_line(error: Any) -> str:
