@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.dataset import SPLITS
+from env_adapters.json_lines import objects_of
 
 VARIABLE = "SWEBENCH_DATA"
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -67,7 +68,7 @@ def parse_row(row: dict[str, Any]) -> Instance:
         if field.name.isupper():
             try:
                 value = tuple(json.loads(value) if isinstance(value, str) else value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, RecursionError):
                 value = None
             well_formed = value is not None and all(isinstance(test, str) for test in value)
         else:
@@ -101,12 +102,17 @@ def load(path: Path) -> tuple[Instance, ...]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file without checking them."""
+    """Return the rows of a file without checking them.
+
+    Raises:
+        ValueError: If a line is no JSON object.
+    """
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
         return pq.read_table(path).to_pylist()
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    with path.open("rb") as lines:
+        return [row for _, row in objects_of(path, lines)]
 
 
 def tasks_of(split: str, data: str | None, held_out: float) -> list[Instance]:

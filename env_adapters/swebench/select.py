@@ -74,12 +74,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         attempts = read_attempts(read_rows(options.rollouts))
-        rows = read_rows(data_file(options.data))
+        data = data_file(options.data)
+        rows = read_rows(data)
+        if nameless := [number for number, row in enumerate(rows, 1) if not isinstance(row.get("instance_id"), str)]:
+            raise ValueError(f"{data}: row {nameless[0]} has no instance_id")
         if options.attempts:
             check_attempts(attempts, [row["instance_id"] for row in rows], options.attempts)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2
     rates = {task: sum(successes) / len(successes) for task, successes in attempts.items()}
     kept = [row for row in rows if is_kept(rates.get(row["instance_id"], 0.0))]
     unknown = rates.keys() - {row["instance_id"] for row in rows}

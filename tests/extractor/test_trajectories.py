@@ -63,6 +63,7 @@ def test_equal_names_in_two_files_are_different_episodes(tmp_path: Path) -> None
     ("lines", "message"),
     [
         (["{"], "line 1 is not JSON"),
+        (["[" * 100_000], "line 1 is not JSON"),
         ([{"messages": MESSAGES}], "line 1: success: Field required"),
         ([{"success": True, "messages": [{"role": "robot"}]}], "line 1: messages.0.role: "),
         ([{"success": True, "messages": MESSAGES[:2]}], "line 1: it has no assistant message"),

@@ -135,7 +135,7 @@ def _lines(file: Path) -> Iterator[tuple[int, Any]]:
                     continue
                 try:
                     yield number, json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise ValueError(f"{file}, line {number} is not JSON: {error}") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is damaged: {error}") from error

@@ -110,6 +110,7 @@ def test_reading_works_and_writing_is_refused_while_a_run_has_the_bank_open(live
         (None, ""),
         ({"pid": 1}, ""),  # a killed run left it; another process holds the folder now
         ([], ""),
+        ("[" * 100_000, ""),
         ({"pid": os.getpid()}, "its experience manager cannot be reached: 'ray_address'"),
         (
             {"pid": os.getpid(), "ray_address": "127.0.0.1:1", "namespace": "n", "actor": "a"},
@@ -120,7 +121,8 @@ def test_reading_works_and_writing_is_refused_while_a_run_has_the_bank_open(live
 async def test_a_folder_held_by_a_process_that_cannot_be_reached(folder: Path, manager: Any, message: str) -> None:
     bank = await ExperienceBank.open(BankConfig(path=str(folder)), None)
     if manager is not None:
-        (folder / "address.json").write_text(json.dumps(manager))
+        text = manager if isinstance(manager, str) else json.dumps(manager)
+        (folder / "address.json").write_text(text)
     started = time.perf_counter()
     done = comprl_bank("list", "--path", folder)
     assert time.perf_counter() - started < 30

@@ -178,7 +178,7 @@ def test_tasks_solved_at_least_once_and_below_80_percent_are_kept(
     data = write(tmp_path / "tasks.jsonl", [ROW | {"instance_id": f"owner__{name}"} for name in names])
     output = tmp_path / "kept.jsonl"
     arguments = ["--rollouts", str(write(tmp_path / "r.jsonl", attempts)), "--output", str(output), "--data", str(data)]
-    assert select.main(arguments) == 1 and not output.exists()
+    assert select.main(arguments) == 2 and not output.exists()
     assert "1 tasks do not have 16 attempts, such as 'owner__untried' with 0" in capsys.readouterr().err
     assert select.main([*arguments, "--attempts", "0"]) == 0
     assert [task.instance_id for task in load(output)] == ["owner__once", "owner__often"]
@@ -206,8 +206,41 @@ def test_malformed_rollouts_are_refused(
     with pytest.raises(ValueError, match="rollout 2 needs"):
         select.read_attempts([{"task_id": "a", "success": True}, rollout])
     path = write(tmp_path / "r.jsonl", [rollout])
-    assert select.main(["--rollouts", str(path), "--output", str(tmp_path / "o.jsonl")]) == 1
+    assert select.main(["--rollouts", str(path), "--output", str(tmp_path / "o.jsonl")]) == 2
     assert "error: rollout 1 needs" in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"[1]", "is no JSON object: [1]"),
+        (b"null", "is no JSON object: null"),
+        (b"[" * 100_000, "is not JSON: maximum recursion depth"),
+        (b"\x1b{", "is not JSON"),
+        (b"\xff", "is not JSON"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--rollouts", "--data"])
+def test_a_line_of_another_form_is_named(
+    line: bytes, why: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"--rollouts": {"task_id": "a", "success": True}, "--data": ROW}
+    files = {name: write(tmp_path / f"{name}.jsonl", [row]) for name, row in good.items()}
+    with files[option].open("ab") as file:
+        file.write(b"\n" + line)
+    arguments = [text for name, file in files.items() for text in (name, str(file))]
+    assert select.main([*arguments, "--output", str(tmp_path / "kept.jsonl"), "--attempts", "0"]) == 2
+    error = capsys.readouterr().err
+    assert f"error: {files[option]}, line 3 {why}" in error and error.count("\n") == 1 and error[:-1].isprintable()
+    assert not (tmp_path / "kept.jsonl").exists()
+
+
+def test_data_without_names_of_tasks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rollouts = write(tmp_path / "r.jsonl", [{"task_id": "a", "success": True}])
+    data = write(tmp_path / "data.jsonl", [ROW, {"a": 1}])
+    arguments = ["--rollouts", str(rollouts), "--data", str(data), "--output", str(tmp_path / "o.jsonl")]
+    assert select.main(arguments) == 2
+    assert capsys.readouterr().err == f"error: {data}: row 2 has no instance_id\n"
 
 
 def test_loaded_tasks_are_cached() -> None:

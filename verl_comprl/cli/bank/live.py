@@ -83,7 +83,7 @@ def _address(folder: Path) -> tuple[dict[str, Any], int] | None:
             manager, owner = json.loads(file.read()), os.fstat(file.fileno()).st_uid
         # Another process has the lock now if a run was killed.
         return (manager, owner) if manager["pid"] == int((folder / "lock").read_text()) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+from env_adapters.json_lines import objects_of
 from verl_comprl.cli.env.chat import Chat, ChatRefused
 from verl_comprl.cli.local_model import reachable
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
@@ -24,6 +25,12 @@ Ask = Callable[[list[Message], list[dict[str, Any]]], Awaitable[tuple[str, int]]
 _EPISODE_SECONDS = 14400.0
 _KEYS = ("environment", "environment_options", "seed", "task_id")
 """In ``extra_info`` of a row."""
+_ATTEMPT = {"task_id": str, "seed": int, "attempt": int}
+"""In a line of the output, to tell which attempt it is."""
+_MESSAGE = {"role", "content"}
+"""In each message of a row's prompt."""
+_SHOWN = 80
+"""Characters of a wrong value that an error shows."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,13 +45,27 @@ def run(options: argparse.Namespace) -> int:
 
     rows = pq.read_table(options.data).to_pylist()
     for number, row in enumerate(rows):
-        if missing := [key for key in _KEYS if key not in (row.get("extra_info") or {})] or {"prompt"} - row.keys():
-            raise ValueError(
-                f"--data {options.data}: row {number} has no {', '.join(sorted(missing))}; make it with `comprl data`"
-            )
+        if mistake := _mistake(row):
+            raise ValueError(f"--data {options.data}: row {number} has {mistake}; make it with `comprl data`")
     played = asyncio.run(_play_with_model(rows, options))
     print(json.dumps({"tasks": len(rows), "played": played, "output": str(options.output)}))
     return 0
+
+
+def _mistake(row: Mapping[str, Any]) -> str | None:
+    """Return what keeps a row of the data from being played, or None."""
+    extra, prompt = row.get("extra_info"), row.get("prompt")
+    extra = extra if isinstance(extra, Mapping) else {}
+    if missing := [key for key in _KEYS if key not in extra] or {"prompt"} - row.keys():
+        return f"no {', '.join(sorted(missing))}"
+    if not isinstance(prompt, list) or not all(isinstance(said, dict) and said.keys() >= _MESSAGE for said in prompt):
+        return f"a prompt that is no list of messages: {str(prompt)[:_SHOWN]!r}"
+    given = extra["environment_options"]
+    try:
+        is_object = isinstance(json.loads(given), dict)
+    except (TypeError, ValueError, RecursionError):
+        is_object = False
+    return None if is_object else f"environment_options that are no JSON object: {str(given)[:_SHOWN]!r}"
 
 
 async def _play_with_model(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> int:
@@ -153,10 +174,19 @@ def _done(output: Path) -> set[tuple[str, int, int]]:
     """Return task, seed and number of each attempt in ``output``, and remove a line that a kill has cut off.
 
     One that has failed is played again.
+
+    Raises:
+        ValueError: If a line is no attempt; nothing is removed then.
     """
     content = output.read_bytes() if output.exists() else b""
     *lines, rest = content.split(b"\n")
+    done: set[tuple[str, int, int]] = set()
+    for number, record in objects_of(output, lines):
+        if "error" in record:
+            continue
+        if not all(isinstance(record.get(key), kind) for key, kind in _ATTEMPT.items()):
+            raise ValueError(f"--output {output}, line {number} is no attempt: it needs {', '.join(_ATTEMPT)}")
+        done.add((record["task_id"], record["seed"], record["attempt"]))
     if rest:
         os.truncate(output, len(content) - len(rest))
-    records = [record for record in map(json.loads, lines) if "error" not in record]
-    return {(record["task_id"], record["seed"], record["attempt"]) for record in records}
+    return done
