@@ -32,7 +32,7 @@ def test_a_checkpoint_lists_its_files_and_leaves_nothing_beside(tmp_path: Path) 
     assert listed == {name: size for name, size in there.items() if name != MANIFEST}
     assert listed["data.pt"] > 0 == listed["comprl/queue.jsonl"]
     assert json.loads((saved / MANIFEST).read_text())["crc32"] == {
-        name: zlib.crc32((saved / name).read_bytes()) for name in ("comprl/queue.jsonl", "comprl/bank/manifest.json")
+        name: zlib.crc32((saved / name).read_bytes()) for name in listed
     }
     assert (tmp_path / MARKER).read_text() == "3"
     assert CheckpointFolders(tmp_path).latest() == saved
@@ -156,6 +156,29 @@ def test_damage_that_leaves_the_size_is_found_before_a_resume(
     with pytest.raises(TornCheckpoint, match=rf"global_step_4 is torn: {message}"):
         shutil.rmtree(before)
         folders.latest(thorough=True)
+
+
+def test_a_wrong_bit_anywhere_in_a_small_file_of_pytorch_is_found(tmp_path: Path) -> None:
+    """Also in the directory of its format, for which the format has no checksum, and without which it is not loaded."""
+    saved = save(tmp_path, 2)
+    file = saved / "data.pt"
+    content = file.read_bytes()
+    for place in range(0, len(content), 7):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert (flaw(saved, thorough=True) or "").startswith("data.pt "), place
+    file.write_bytes(content)
+    assert flaw(saved, thorough=True) is None
+
+
+def test_a_list_without_checksums_of_files_of_pytorch_is_read(tmp_path: Path) -> None:
+    """As an earlier release wrote it."""
+    before, saved = with_large_weights(tmp_path, 2), with_large_weights(tmp_path, 4)
+    listed = json.loads((saved / MANIFEST).read_text())
+    listed["crc32"] = {name: checksum for name, checksum in listed["crc32"].items() if not name.endswith(".pt")}
+    (saved / MANIFEST).write_text(json.dumps(listed))
+    assert CheckpointFolders(tmp_path).latest(thorough=True) == saved
+    overwrite(saved / WEIGHTS, 0.5)
+    assert CheckpointFolders(tmp_path).latest(thorough=True) == before
 
 
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])

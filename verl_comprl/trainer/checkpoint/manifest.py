@@ -5,9 +5,10 @@ compared only before a checkpoint is resumed, which reads every file anyway. A f
 no flaw for that (``reading``). The actor hardly waits for checksums:
 
 * Files of PyTorch (``.pt``: weights and optimizers, nearly all bytes) have a CRC-32 of each tensor in themselves, which
-  ``torch.load`` does not look at. Nothing is read when they are written; before a resume they are read at about 3 GiB/s
-  of one core, or as fast as the disk gives them.
-* Of any other file the list has a CRC-32: of the whole file up to 64 MiB, beyond that of 64 MiB evenly spread over it.
+  ``torch.load`` does not look at. Large ones are not read when they are written; before a resume they are, at about
+  3 GiB/s of one core, or as fast as the disk gives them. Nothing in them covers the directory of their format.
+* Of any file up to 64 MiB the list has a CRC-32, also of those; of larger other files one of 64 MiB evenly spread over
+  the file.
 
 A CRC finds accidents; whoever can write here can also write a list that fits.
 """
@@ -131,7 +132,7 @@ def write_manifest(folder: Path, parts: Sequence[str]) -> None:
                 os.fsync(file.fileno())
             listed = path.relative_to(folder).as_posix()
             sizes[listed] = path.stat().st_size
-            if path.suffix != _TORCH:
+            if path.suffix != _TORCH or sizes[listed] <= _BLOCK * _BLOCKS:
                 checksums[listed] = _crc32(path)
         sync_folder(Path(parent))
     content = {"parts": list(parts), "files": sizes, "crc32": checksums}
@@ -149,10 +150,10 @@ def _flaw_without_manifest(folder: Path, marked: bool) -> str | None:
 
 
 def _damage(file: Path, name: str, checksums: dict[str, int]) -> str | None:
-    if name in checksums:
-        return None if _crc32(file) == checksums[name] else f"{name} does not have the checksum of {MANIFEST}"
     if name.endswith(_TORCH) and (wrong := damage_of_torch_file(file)):
         return f"{name} is damaged: {wrong}"
+    if name in checksums and _crc32(file) != checksums[name]:
+        return f"{name} does not have the checksum of {MANIFEST}"
     return None
 
 
