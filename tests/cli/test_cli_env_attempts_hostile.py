@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chat_endpoint import ChatEndpoint
+from starlette.responses import Response
 
 from env_adapters import dataset_builder
 from verl_comprl.cli import main
@@ -20,10 +22,10 @@ def rows() -> list[dict[str, Any]]:
     return dataset_builder("examples.own_environment.guess:GuessEnvironment")(split="val", count=2, max_turns=8)
 
 
-def attempts(rows: list[dict[str, Any]], output: Path) -> int:
+def attempts(rows: list[dict[str, Any]], output: Path, endpoint: str = "http://127.0.0.1:9/v1") -> int:
     data = output.with_suffix(".parquet")
     pq.write_table(pa.Table.from_pylist(rows), data)
-    command = ["--data", data, "--output", output, "--endpoint", "http://127.0.0.1:9/v1", "--model", "m"]
+    command = ["--data", data, "--output", output, "--endpoint", endpoint, "--model", "m"]
     return main.main(["env", "attempts", *map(str, command)])
 
 
@@ -90,3 +92,29 @@ def test_lines_of_the_documented_form_are_read(
     output.write_text("".join(json.dumps(fields | {"attempt": n}) + "\n" for fields in known for n in range(16)))
     assert attempts(rows, output) == 0
     assert json.loads(capsys.readouterr().out)["played"] == 0
+
+
+def test_neither_a_task_nor_a_refusal_can_control_the_terminal(
+    rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint = ChatEndpoint(lambda _: "")
+    endpoint.failures = [Response("\x1b[2J\u202eowned\x07", 400)] * 99
+    endpoint.server.start()
+    for row in rows:
+        row["extra_info"]["task_id"] += "\x1b]0;mine\x9b"
+    assert attempts(rows, tmp_path / "attempts.jsonl", endpoint.url) == 2
+    endpoint.server.stop()
+    error = capsys.readouterr().err
+    assert "mine" in error and "owned" in error and not set(error) & set("\x1b\u202e\x07\x9b")
+
+
+def test_a_deeply_nested_answer_is_one_line(
+    rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint = ChatEndpoint(lambda _: "")
+    endpoint.failures = [Response(DEEP, media_type="application/json")] * 99
+    endpoint.server.start()
+    assert attempts(rows, tmp_path / "attempts.jsonl", endpoint.url) == 2
+    endpoint.server.stop()
+    error = capsys.readouterr().err
+    assert error.startswith("comprl env: --endpoint") and "recursion" in error and error.count("\n") == 1

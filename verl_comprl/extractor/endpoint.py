@@ -102,7 +102,7 @@ class Endpoint:
                     top_p=sampling.top_p,
                     extra_body=body | {self._config.length_parameter: max_tokens},
                 )
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise EndpointError(f"the endpoint's answer is not JSON: {error}") from error
 
     @cached_property

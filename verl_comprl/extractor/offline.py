@@ -93,7 +93,7 @@ class OfflineDistillation:
         if not self._journal.exists():
             return set()
         with self._journal.open("rb") as lines:  # one that was cut off is left out: the bank recognises its call
-            records = [record for record in decode(lines) if "id" in record]
+            records = [record for record in decode(lines) if isinstance(record.get("id"), str)]
         # Journals of older releases name unreadable answers, too.
         return {record["id"] for record in records if record.get("became") != _UNREADABLE}
 

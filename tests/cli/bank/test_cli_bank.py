@@ -223,6 +223,8 @@ def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, fold
         assert done.code == 0 and not set(done.out + done.err) & set(evil) & set("\x1b\x07\x9b\u202e\r\x7f")
     assert "[bold]up" in comprl_bank("show", entry.id, "--path", folder).out
     assert comprl_bank("list", "--where", "tasks~owned", "--json", "--path", folder).objects[0]["title"] == evil
+    hint = comprl_bank("search", "key", "--task", f"{evil}!", "--path", folder).err
+    assert "did you mean" in hint and not set(hint) & set("\x1b\x07\x9b\u202e\r\x7f")
 
 
 @pytest.mark.parametrize(

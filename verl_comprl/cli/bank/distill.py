@@ -8,6 +8,8 @@ from pathlib import Path
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.endpoint import connected
 from verl_comprl.cli.bank.source import bank_config, opened, stored_embedding
+from verl_comprl.display.printable import printable
+from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.offline import OfflineDistillation
 from verl_comprl.extractor.trajectories import read_episodes
 
@@ -31,10 +33,8 @@ async def distill(options: argparse.Namespace) -> int:
 
     # In this order: before the endpoint has answered, nothing is made.
     async with connected(options) as calls, opened(config, await load_embedder(options, identity or {})) as bank:
-        # After the opening, which makes the folder.
-        journal = Path(config.path) / _JOURNAL if not config.url else Path(f"{config.collection}.{_JOURNAL}")
         work = OfflineDistillation(
-            bank, calls, journal, workers=options.workers, list_nearest=options.list_nearest, progress=progress
+            bank, calls, _journal(config), workers=options.workers, list_nearest=options.list_nearest, progress=progress
         )
         await work.run(episodes)
         counts, size = work.counts, len(bank)
@@ -44,7 +44,7 @@ async def distill(options: argparse.Namespace) -> int:
     missing = total - sum(counts.values()) + counts["failed"]
     if missing:
         print(
-            f"{missing} episodes are not distilled, last failure: {work.last_failure}; "
+            f"{missing} episodes are not distilled, last failure: {printable(work.last_failure)}; "
             "run the same command again to resume",
             file=sys.stderr,
         )
@@ -55,6 +55,20 @@ async def distill(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if missing or counts["unreadable"] else 0
+
+
+def _journal(config: BankConfig) -> Path:
+    """Return the file that names what is done, next to a server's bank in the present folder.
+
+    Raises:
+        ValueError: If it is a link or no file: the folder of a bank may be somebody else's.
+    """
+    if config.url:
+        return Path(f"{config.collection}.{_JOURNAL}")
+    journal = Path(config.path) / _JOURNAL
+    if journal.is_symlink() or (journal.exists() and not journal.is_file()):
+        raise ValueError(f"{journal} is a link or no file; remove it")
+    return journal
 
 
 def _shown(counts: Counter[str]) -> str:

@@ -142,7 +142,7 @@ async def _search(source: BankSource, options: argparse.Namespace) -> int:
     there = any(map(meets, await source.entries()))  # otherwise ``reading`` has loaded no embedder
     hits = await matching_hits(source, options.query, options.limit, meets) if there else []
     if not hits:
-        print(f"nothing found{await unknown_task(source, options.task)}", file=sys.stderr)
+        print(printable(f"nothing found{await unknown_task(source, options.task)}"), file=sys.stderr)
     elif options.json:
         for entry, score in hits:
             print(json.dumps({**entry_fields(entry), "score": score}))

@@ -17,6 +17,7 @@ from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
 from env_adapters.json_lines import objects_of
 from verl_comprl.cli.env.chat import Chat, ChatRefused
 from verl_comprl.cli.local_model import reachable
+from verl_comprl.display.printable import printable
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
 from verl_comprl.untrusted import schema_without_delimiters
 
@@ -107,7 +108,8 @@ async def play_all(
                         record = await play(host, row, attempt, ask)
                 except ChatRefused as error:
                     if not refused:  # for want of which nobody would know until the last task
-                        print(f"comprl env: {row['extra_info']['task_id']}: {error}", file=sys.stderr, flush=True)
+                        told = printable(f"comprl env: {row['extra_info']['task_id']}: {error}")
+                        print(told, file=sys.stderr, flush=True)
                     refused.append(error)
                     record = unplayed(row, attempt) | {"error": str(error)}
                 file.write(json.dumps(record) + "\n")

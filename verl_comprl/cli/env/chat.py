@@ -51,7 +51,7 @@ class Chat:
         request = {**self._sampling, "messages": messages, "tools": tools or NOT_GIVEN}
         try:
             answer = await cast(Any, self._client.chat.completions).create(**request)
-        except (OpenAIError, ValueError) as error:  # the second: what it has sent is no JSON
+        except (OpenAIError, ValueError, RecursionError) as error:  # the others: what it has sent is no JSON
             refused = getattr(error, "status_code", None) in _REFUSED
             raise (ChatRefused if refused else ChatError)(f"{self._place}: {reason(error)}") from error
         message = message_of(answer)
