@@ -9,9 +9,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -19,6 +19,7 @@ from uuid import UUID
 import numpy as np
 import qdrant_edge as edge
 
+from verl_comprl.errors import panics_as_errors
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
 from verl_comprl.experience.store.errors import StoreError
@@ -120,7 +121,9 @@ class EmbeddedStore(ExperienceStore):
         )
         self._check_usable()
         if self._params is None:
-            self._params = _EXACT if self._shard.count(edge.CountRequest(exact=False)) < _EXACT_BELOW else _COARSE
+            with self._failures():
+                count = self._shard.count(edge.CountRequest(exact=False))
+            self._params = _EXACT if count < _EXACT_BELOW else _COARSE
         found: list[list[Hit]] = []
         # In the event loop's own thread: under load, handing a search to another thread takes longer than the search,
         # because the two compete for the GIL (p99 of 1,024 concurrent queries: 100 instead of 135 ms). Other tasks run
@@ -228,9 +231,16 @@ class EmbeddedStore(ExperienceStore):
 
     async def _call(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         self._check_usable()
-        try:
+        with self._failures():
             return await asyncio.get_running_loop().run_in_executor(thread, work)
-        except (StoreError, asyncio.CancelledError):
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what the engine raises into ``StoreError``: nothing more specific, and panics on damaged files."""
+        try:
+            with panics_as_errors():
+                yield
+        except StoreError:
             raise
         except Exception as error:
             raise StoreError(f"experience bank {self._folder}: {error}") from error
@@ -242,10 +252,8 @@ class EmbeddedStore(ExperienceStore):
             filter=_filter(request),
             params=params,
         )
-        try:
+        with self._failures():
             points = self._shard.query(query)
-        except Exception as error:  # the engine raises nothing more specific
-            raise StoreError(f"experience bank {self._folder}: {error}") from error
         return sorted((Hit(str(point.id), point.score) for point in points), key=lambda hit: (-hit.score, hit.id))
 
     async def _upsert(
