@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,6 @@ def test_interrupting_the_question_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, comprl_bank: Run, folder: Path
 ) -> None:
     import builtins
-    import os
     import signal
 
     def interrupted(_: str) -> str:
@@ -212,6 +212,37 @@ def test_importing_something_else_than_a_snapshot_is_refused(
 ) -> None:
     done = comprl_bank("import", snapshot, "--path", tmp_path / "new")
     assert done.code == 2 and message in done.err and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "data/entries.parquet", "vectors.safetensors"])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_snapshot_whose_files_are_something_else_is_refused_in_one_line(
+    comprl_bank: Run, folder: Path, tmp_path: Path, file: str, kind: str
+) -> None:
+    comprl_bank("export", tmp_path / "s", "--path", folder)
+    (tmp_path / "s" / file).unlink()
+    if kind == "device":
+        (tmp_path / "s" / file).symlink_to("/dev/null")
+    else:
+        os.mkfifo(tmp_path / "s" / file)
+    done = comprl_bank("import", tmp_path / "s", "--path", tmp_path / "new")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert f"snapshot {tmp_path / 's'} is incomplete or damaged: its {file} is no regular file" in done.err
+
+
+def test_a_huge_manifest_is_refused(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+    comprl_bank("export", tmp_path / "s", "--path", folder)
+    os.truncate(tmp_path / "s" / "manifest.json", 2**40)
+    done = comprl_bank("import", tmp_path / "s", "--path", tmp_path / "new")
+    assert done.code == 2 and f"manifest.json has {2**40} bytes" in done.err and done.err.count("\n") == 1
+
+
+def test_a_snapshot_may_consist_of_links_as_a_download_does(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+    comprl_bank("export", tmp_path / "s", "--path", folder)
+    for number, file in enumerate(path for path in [*(tmp_path / "s").rglob("*")] if path.is_file()):
+        file.symlink_to(file.rename(tmp_path / f"blob-{number}"))
+    assert comprl_bank("import", tmp_path / "s", "--path", tmp_path / "new").code == 0
+    assert contents(tmp_path / "new") == imported(folder)
 
 
 def test_import_from_the_hub(comprl_bank: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

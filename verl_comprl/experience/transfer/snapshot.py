@@ -7,8 +7,11 @@ columns and the card are in ``hf_dataset``.
 
 import hashlib
 import json
+import math
+import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +32,8 @@ HUB_PREFIX = "hf://datasets/"
 _CARD, _VECTORS, _MANIFEST = "README.md", "vectors.safetensors", "manifest.json"
 _VERIFIED = (ENTRIES_FILE, _VECTORS)  # people may edit the card
 _OWN = {_CARD, ENTRIES_FILE, _VECTORS, _MANIFEST}
+_LARGEST_MANIFEST = 2**20
+"""Bytes."""
 
 
 class SnapshotError(ValueError):
@@ -108,7 +113,7 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     if not place.exists():
         raise SnapshotError(f"there is no snapshot {folder}; `comprl bank export` writes one")
     try:
-        manifest = json.loads((place / _MANIFEST).read_bytes())
+        manifest = json.loads(_content(place, _MANIFEST, _LARGEST_MANIFEST))
         if manifest["schema_version"] not in READABLE_VERSIONS:
             raise SnapshotError(
                 f"snapshot {folder} has schema version {manifest['schema_version']}, this release reads "
@@ -117,7 +122,7 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         stored = manifest["embedding"]
         if embedding is not None and (difference := embedding_difference(stored, json.loads(json.dumps(embedding)))):
             raise SnapshotError(f"snapshot {folder} was made with another embedder: {difference}")
-        files = {name: (place / name).read_bytes() for name in _VERIFIED}
+        files = {name: _content(place, name) for name in _VERIFIED}
         for name, data in files.items():
             if hashlib.sha256(data).hexdigest() != manifest["sha256"][name]:
                 raise SnapshotError(f"snapshot {folder} is damaged: {name} does not have the checksum of its manifest")
@@ -144,6 +149,27 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     if vectors.shape != shape or vectors.dtype != np.float32 or not (abs(_lengths(vectors) - 1) < 1e-3).all():
         raise SnapshotError(f"snapshot {folder} has vectors that are not normalised float32 of shape {shape}")
     return Snapshot(entries, vectors, stored)
+
+
+def _content(folder: Path, name: str, most: float = math.inf) -> bytes:
+    """Return what a file holds, which may be a link, as in a download.
+
+    Args:
+        folder: Of the snapshot.
+        name: Of the file.
+        most: Bytes.
+
+    Raises:
+        SnapshotError: If it is another kind of file, such as a device that has no end, or larger.
+        OSError: If it cannot be read.
+    """
+    # Without waiting: nobody may ever write into a pipe.
+    with open(folder / name, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+            kind = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is no regular file"
+            raise SnapshotError(f"snapshot {folder} is incomplete or damaged: its {name} {kind}")
+        return file.read()
 
 
 def entries_checksum(entries: Sequence[Experience]) -> str:
