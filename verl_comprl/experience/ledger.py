@@ -207,12 +207,12 @@ class Ledger:
     async def delete(self, ids: Collection[str]) -> int:
         """Remove entries, also points that cannot be read; return how many were there."""
         unreadable = self.store.contents.unreadable
-        broken = [id for id in ids if id in unreadable]
-        there = [id for id in ids if id in self.table.by_id]
+        there = [id for id in ids if id in self.table.by_id]  # also one that a look at the store has found broken
+        broken = [id for id in ids if id in unreadable.keys() - self.table.by_id.keys()]
         await self.store.delete(broken)
         await self.change((), np.zeros((0, 0), np.float32), there)
-        for id in broken:
-            del unreadable[id]
+        for id in (*there, *broken):
+            unreadable.pop(id, None)
         return len(there) + len(broken)
 
     async def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:

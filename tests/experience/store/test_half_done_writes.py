@@ -121,6 +121,28 @@ async def test_a_quarantine_whose_answer_was_lost(double: QdrantDouble, config: 
     await bank.close()
 
 
+async def test_an_entry_that_a_server_has_shown_wrongly_is_deleted_in_memory_too(
+    double: QdrantDouble, config: BankConfig, tmp_path: Path
+) -> None:
+    """It counts as one that cannot be read then, but memory has it."""
+    bank, ids = await open_bank(config, attempts=1)
+
+    def damaged(result: Any) -> Any:
+        for point in result["points"] if "points" in result else ():
+            point["payload"] = {"entry": 7} if point["id"] == ids[0] else point["payload"]
+        return result
+
+    double.faults.tamper = damaged
+    assert len(await bank.verify()) == 2  # it cannot be read, and is missing for that
+    double.faults.tamper = None
+    fail(double, config.model_copy(update={"attempts": 1}), "/points/delete", "lost")
+    assert await bank.delete([ids[0]]) == 1
+    heal(double)
+    assert [entry.id for entry in bank.entries()] == ids[1:]
+    await agrees(bank, tmp_path / "snapshot")
+    await bank.close()
+
+
 @pytest.mark.parametrize("step", ["upsert", "delete"])
 @pytest.mark.parametrize("error", [StoreError, asyncio.CancelledError])
 async def test_an_embedded_write_that_is_interrupted(
