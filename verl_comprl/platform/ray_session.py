@@ -1,5 +1,6 @@
 """Identity of this process's Ray job, and its end."""
 
+import atexit
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,11 @@ from verl_comprl.platform.waiting import call_within
 
 _GRACE_SECONDS = 10.0
 """Seconds that Ray's processes may take to end after shutdown."""
+
+_SHUTDOWN_SECONDS = 60.0
+"""Seconds that Ray may take to shut down; it waits for minutes where its ``gcs_server`` does not answer."""
+
+_DAEMONS = ("raylet", "gcs_server")
 
 _QUEUE_GLOBALS = ("_TQ_CONTROLLER", "_TQ_STORAGE")
 """Where TransferQueue keeps its actors; it has no other way to ask for those of its storage."""
@@ -58,15 +64,23 @@ def end_ray() -> None:
     """Shut Ray down, and with it whatever its workers have started, if this process has started Ray.
 
     Ray kills process groups of its workers, such as a server with its engine, unless its own daemon ends first: then
-    the engine would stay, with its memory. Sockets that are left in the file system are removed.
+    the engine would stay, with its memory. Sockets that are left in the file system are removed. A Ray that hangs is
+    killed if this process has started it, and left otherwise.
     """
+    daemons: list[psutil.Process] = []
     started: list[psutil.Process] = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # another child that ends just now
-            if child.name() == "raylet":
+            if child.name() in _DAEMONS:
+                daemons.append(child)
                 started += child.children(recursive=True)
     note_sockets_of_ray()
-    ray.shutdown()
+    try:
+        call_within(ray.shutdown, _SHUTDOWN_SECONDS, "Ray to shut down")
+    except WaitTimeout as error:
+        print(error, flush=True)  # to the log
+        atexit.unregister(ray.shutdown)  # which would wait once more when this process exits
+        _kill([*daemons, *started])
     _, left = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
     _kill(left)
     remove_sockets()

@@ -128,7 +128,7 @@ async def test_an_entry_that_a_server_has_shown_wrongly_is_deleted_in_memory_too
     bank, ids = await open_bank(config, attempts=1)
 
     def damaged(result: Any) -> Any:
-        for point in result["points"] if "points" in result else ():
+        for point in result.get("points", ()) if isinstance(result, dict) else ():
             point["payload"] = {"entry": 7} if point["id"] == ids[0] else point["payload"]
         return result
 
