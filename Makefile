@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/cpu.* requirements/install.sh requirements/*/setup.py | sha256sum | cut -c1-16)
+# The limit of a test in pyproject.toml does not reach a process whose threads all stand still; this one does.
+FROZEN := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help setup quickstart smollm2 miniature check test long chaos lint docs dist audit clean
 .DEFAULT_GOAL := help
@@ -33,7 +35,7 @@ check: lint  ## Run the linters and the tests that need no engine: for daily wor
 test: lint  ## Run the linters and all tests that CI has time for, including real training runs.
 	@# The training runs need small models: they are made in the time that the fast tests leave over.
 	@nice $(BIN)/python -m recipes.minihack_small.prepare --output outputs/models/minihack_small >/dev/null 2>&1 & \
-	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
+	$(BIN)/pytest -m "not run" -n 2 --dist worksteal $(FROZEN); status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
 
 long: setup  ## Run the tests that take hours (every recipe, every arm, failures of nodes), and those of back-ends.
