@@ -27,5 +27,5 @@ def objects_of(file: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, dict[s
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file}, line {number} is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise ValueError(f"{file}, line {number} is no JSON object: {line.decode().strip()[:_SHOWN]}")
+            raise ValueError(f"{file}, line {number} is no JSON object: {line.decode().strip()[:_SHOWN]!r}")
         yield number, value

@@ -136,9 +136,9 @@ def test_a_signal_stops_a_run_whose_terminal_takes_no_more(monkeypatch):
             os.write(writing, b"x" * 4096)
     os.set_blocking(writing, True)
     with os.fdopen(writing, "w") as full:
-        monkeypatch.setattr("sys.stdout", full)
-        display = Display()
-        monkeypatch.undo()
+        with monkeypatch.context() as redirected:
+            redirected.setattr("sys.stdout", full)
+            display = Display()
         with training._stop_on_signal(SimpleNamespace(request_stop=lambda: asked.append(1)), display):
             signal.raise_signal(signal.SIGTERM)
             display.note("a line of a step")

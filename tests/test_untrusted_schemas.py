@@ -42,3 +42,11 @@ def test_endless_numbers_of_texts_are_cut_as_well() -> None:
 def test_the_tools_of_an_honest_environment_stay_whole() -> None:
     tools = [tool(f"Look at thing number {number}. " * 40) for number in range(100)]
     assert schema_without_delimiters(tools) == tools
+
+
+def test_the_longest_texts_are_cut_and_the_words_of_the_schema_are_not() -> None:
+    choices = [f"src/package_{number:05d}.py" for number in range(5000)]
+    shown = schema_without_delimiters([tool("look " * 100_000, path={"type": "string", "enum": choices})])
+    function = shown[0]["function"]
+    assert function["parameters"]["properties"]["path"]["enum"] == choices
+    assert function["description"].startswith("look look") and len(function["description"]) < SCHEMA_CHARACTERS

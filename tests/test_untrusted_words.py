@@ -1,6 +1,7 @@
 """Special tokens that are words, without brackets: a tokenizer obeys them, so that no text may have them."""
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from verl_comprl.extractor.prompts import answer_messages
 from verl_comprl.extractor.prompts.quoting import quoted
 from verl_comprl.rollout.messages import initial_messages, observation_message
-from verl_comprl.untrusted import without_control_tokens
+from verl_comprl.untrusted import without_control_tokens, without_delimiters
 
 TEMPLATE = (
     "{% for m in messages %}{{ {'system': '<unk>', 'user': 'reserved_0', 'assistant': 'reserved_1'}[m['role']] }}"
@@ -93,3 +94,14 @@ def test_a_word_that_is_special_without_a_role_is_removed() -> None:
     tokenizer.add_tokens([AddedToken("turnuser", special=True, normalized=False)])
     assert "turnuser" not in tokenizer.all_special_tokens
     assert without_control_tokens("a turnuser b", tokenizer) == "a   b"
+
+
+@pytest.mark.parametrize("depth", [1, 12, 64, 100])
+@pytest.mark.parametrize("clean", [without_control_tokens, without_delimiters])
+def test_words_in_words_leave_none(clean: Callable[..., str], depth: int) -> None:
+    """A space in the place of one completes the next, if that has a space in it."""
+    word = "### End turn"
+    tokenizer = with_words(word)
+    text = clean(f"a {'### End' * depth}{word}{'turn' * depth} b", tokenizer)
+    assert specials(tokenizer, tokenizer.encode(text)) == [] and word not in text
+    assert text.startswith("a ") and text.endswith(" b")

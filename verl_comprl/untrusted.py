@@ -161,12 +161,14 @@ def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
             for start, end in reversed(spans):
                 shorter = f"{shorter[:start]} {shorter[end:]}"
         text = shorter
-    return _without_syntax(text)
+    return _without_syntax(text.encode("ascii", "replace").decode(), known)
 
 
-def _without_syntax(text: str) -> str:
+def _without_syntax(text: str, known: _Known) -> str:
     """Return what no token can be in, for a text of which the tokens cannot be removed one by one."""
-    return SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
+    text = replace_marked(text, SYNTAX, " ")
+    # Words, which have no syntax: a space in the place of one may complete another.
+    return replace_marked(text, known.tokens, "?") if known.tokens is not None else text
 
 
 def without_delimiters(text: str, tokenizer: Any = None) -> str:
@@ -188,16 +190,22 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
             return text
         text = clean
     # Markers inside of markers, more often than in any honest text.
-    return _without_turns(replace_marked(text, SYNTAX, " "), _known(tokenizer))
+    known = _known(tokenizer)
+    return _without_turns(_without_syntax(text, known), known)
 
 
 def schema_without_delimiters(schema: Any, tokenizer: Any = None) -> Any:
     """Return a part of a tool's schema, all texts of it, the names as well, :func:`without_delimiters`.
 
-    With more than ``SCHEMA_CHARACTERS`` in all, each text is cut to an equal share of them first: cleaning takes time.
+    With more than ``SCHEMA_CHARACTERS`` in all, the longest texts are cut first: cleaning takes time.
     """
-    lengths = list(map(len, _texts(schema)))
-    share = SCHEMA_CHARACTERS // len(lengths) if sum(lengths) > SCHEMA_CHARACTERS else None
+    share, left = None, SCHEMA_CHARACTERS
+    lengths = sorted(map(len, _texts(schema)))
+    for number, length in enumerate(lengths):
+        if length > left // (len(lengths) - number):
+            share = left // (len(lengths) - number)
+            break
+        left -= length
 
     def clean(part: Any) -> Any:
         match part:

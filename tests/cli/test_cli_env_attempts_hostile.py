@@ -32,8 +32,8 @@ def attempts(rows: list[dict[str, Any]], output: Path, endpoint: str = "http://1
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("[1]", "is no JSON object: [1]"),
-        ("null", "is no JSON object: null"),
+        ("[1]", "is no JSON object: '[1]'"),
+        ("null", "is no JSON object: 'null'"),
         (DEEP, "is not JSON: maximum recursion depth"),
         ("\x1b{", "is not JSON"),
         ('{"a": 1}', "is no attempt: it needs task_id"),

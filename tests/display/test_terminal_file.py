@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -67,7 +69,9 @@ def test_a_terminal_that_is_gone_is_no_error(pipe: tuple[int, TextIO]) -> None:
     reading, file = pipe
     terminal = TerminalFile(file)
     os.close(reading)
-    assert terminal.write("one") == 3 and terminal.write("two") == 3
+    began = time.monotonic()
+    assert [terminal.write("one"), terminal.write("two")] == [3, 3]
+    assert terminal._waiting.empty() and not terminal._is_stuck and time.monotonic() - began < 60
 
 
 def test_a_text_follows_what_the_file_holds_already(pipe: tuple[int, TextIO]) -> None:
@@ -92,3 +96,20 @@ def test_a_text_in_memory_has_no_descriptor() -> None:
     terminal.write("a …")
     terminal.flush()
     assert file.getvalue() == "a …"
+
+
+def test_lines_of_others_stay_between_ours() -> None:
+    """With COMPRL_VERBOSE, verl prints to the same pipe; Python holds that back unless PYTHONUNBUFFERED is set."""
+    program = """
+from verl_comprl.display.terminal import Display
+print("one")
+display = Display()
+display.note("two")
+print("three")
+display.note("four")
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["one", "two", "three", "four"]

@@ -117,3 +117,20 @@ async def test_an_episode_that_was_not_distilled_before_a_kill_is_tried_again_or
     assert len(again.bank) == (not given_up) and [event for event, _ in events(tmp_path)] == ["written"] * (
         not given_up
     )
+
+
+async def test_lines_of_another_form_keep_no_manager_from_its_restart(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    setup = await open_manager()
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    extractor.replies["distill"] = LESSON
+    await kill_in_attempt(1, setup, extractor, setup.bank, "apply")
+    (tmp_path / "bank.jsonl").write_text('{"event": "written"}\n{"event": "nothing", "episode": ["a"]}\n')
+    (tmp_path / "bank-queue" / DEAD_LETTERS).write_text('{"request": {"id": ["a"]}}\n{"request": {}}\n{"request": 3}\n')
+
+    extractor.replies["distill"] = LESSON
+    again = await open_manager(recover=True)
+    again.start()
+    await again.finished()
+    assert len(again.bank) == 1

@@ -1,5 +1,6 @@
 """Terminal display of a run: a live view on a terminal, one line per step anywhere else, a summary at the end."""
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,9 @@ from verl_comprl.display.units import duration
 
 def new_console() -> Console:
     """Return a console for the current standard output, also if that is redirected later."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What others print, with COMPRL_VERBOSE in a pipe, must not stay in its buffer, past which our lines go.
+        sys.stdout.reconfigure(line_buffering=True)
     is_terminal = sys.stdout.isatty()
     width = None if is_terminal else 120  # rich takes 80 where it cannot ask a terminal
     # Not left to rich: FORCE_COLOR, which continuous integration sets, would make it take a pipe for a terminal.

@@ -208,7 +208,7 @@ class Ledger:
         """Remove entries, also points that cannot be read; return how many were there."""
         unreadable = self.store.contents.unreadable
         there = [id for id in ids if id in self.table.by_id]  # also one that a look at the store has found broken
-        broken = [id for id in ids if id in unreadable.keys() - self.table.by_id.keys()]
+        broken = [id for id in ids if id in unreadable and id not in self.table.by_id]
         await self.store.delete(broken)
         await self.change((), np.zeros((0, 0), np.float32), there)
         for id in (*there, *broken):

@@ -288,7 +288,8 @@ class DistillationQueue:
             if self._dead_letters.exists():
                 with self._dead_letters.open("rb") as letters:
                     requests = [letter.get("request") for letter in decode(letters)]
-                over |= {request["id"] for request in requests if isinstance(request, dict) and "id" in request}
+                ids = [request.get("id") for request in requests if isinstance(request, dict)]
+                over |= {id for id in ids if isinstance(id, str)}
         except OSError as error:
             self._count_disk_failure(f"an episode may become a dead letter twice: {error}")
         return over

@@ -94,7 +94,8 @@ class Journal:
             return set()
         try:
             with self._file.open("rb") as lines:
-                return {line["episode"] for line in decode(lines) if line.get("event") in ("written", "nothing")}
+                noted = [line for line in decode(lines) if line.get("event") in ("written", "nothing")]
+                return {line["episode"] for line in noted if isinstance(line.get("episode"), str)}
         except FileNotFoundError:
             return set()
         except OSError as error:

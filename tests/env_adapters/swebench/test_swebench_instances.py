@@ -213,8 +213,9 @@ def test_malformed_rollouts_are_refused(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"[1]", "is no JSON object: [1]"),
-        (b"null", "is no JSON object: null"),
+        (b"[1]", "is no JSON object: '[1]'"),
+        (b"null", "is no JSON object: 'null'"),
+        ('"\x9b31m\u202eowned"'.encode(), "is no JSON object: '\"\\x9b31m\\u202eowned\"'"),
         (b"[" * 100_000, "is not JSON: maximum recursion depth"),
         (b"\x1b{", "is not JSON"),
         (b"\xff", "is not JSON"),

@@ -89,12 +89,14 @@ class Ending:
         text = f"error: {reason}\nthe run did not leave by itself; all of its processes have been killed"
 
         def tell() -> None:
-            print(text, flush=True)  # to the log
-            self._announce(text)
+            try:
+                self._announce(text)
+            finally:
+                print(text, flush=True)  # to the log; last, as it may be the terminal, which may take no more
             settle()
 
         try:
-            with suppress(Exception):  # whether or not anybody can be told
+            with suppress(BaseException):  # whether or not anybody can be told
                 call_within(tell, TELL_SECONDS, "the terminal")
             kill_descendants()
         finally:
