@@ -2,10 +2,11 @@
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TextIO
 
 # Before anything imports verl. Subprocesses inherit it.
 os.environ.setdefault("VERL_PLATFORM", "cpu")
@@ -63,6 +64,23 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             monkeypatch.delenv(name)
 
     return remove
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[tuple[int, TextIO]]:
+    """A pipe that takes no more: the descriptor that reads it, and the file that writes to it."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    file = os.fdopen(writing, "w", encoding="utf-8")
+    yield reading, file
+    with suppress(OSError):
+        os.close(reading)  # which ends a write that waits
+    with suppress(OSError):
+        file.close()
 
 
 @pytest.fixture

@@ -126,24 +126,16 @@ def test_a_signal_that_comes_while_a_line_is_printed_stops_the_run(monkeypatch):
 
 
 @pytest.mark.timeout(60)
-def test_a_signal_stops_a_run_whose_terminal_takes_no_more(monkeypatch):
+def test_a_signal_stops_a_run_whose_terminal_takes_no_more(monkeypatch, full_pipe):
     monkeypatch.setattr(terminal_file, "PATIENCE", 0.2)
     asked = []
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x" * 4096)
-    os.set_blocking(writing, True)
-    with os.fdopen(writing, "w") as full:
-        with monkeypatch.context() as redirected:
-            redirected.setattr("sys.stdout", full)
-            display = Display()
-        with training._stop_on_signal(SimpleNamespace(request_stop=lambda: asked.append(1)), display):
-            signal.raise_signal(signal.SIGTERM)
-            display.note("a line of a step")
-        assert asked == [1]
-        os.close(reading)
+    with monkeypatch.context() as redirected:
+        redirected.setattr("sys.stdout", full_pipe[1])
+        display = Display()
+    with training._stop_on_signal(SimpleNamespace(request_stop=lambda: asked.append(1)), display):
+        signal.raise_signal(signal.SIGTERM)
+        display.note("a line of a step")
+    assert asked == [1]
 
 
 def test_a_closed_terminal_stops_a_run_once_and_not_at_all_under_nohup():

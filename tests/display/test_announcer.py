@@ -1,4 +1,4 @@
-"""What is announced is printed later, in order; who announces never waits."""
+"""Announcements are printed later, in order; who announces never waits."""
 
 import threading
 import time

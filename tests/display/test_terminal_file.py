@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import TextIO
 
 import pytest
@@ -16,21 +14,10 @@ from verl_comprl.display.terminal_file import TerminalFile
 
 
 @pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, TextIO]]:
-    """Both ends of a full pipe."""
+def pipe(full_pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch) -> tuple[int, TextIO]:
+    """Both ends of a full pipe, for which nobody waits long."""
     monkeypatch.setattr(terminal_file, "PATIENCE", 0.2)
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x" * 4096)
-    os.set_blocking(writing, True)
-    file = os.fdopen(writing, "w", encoding="utf-8")
-    yield reading, file
-    with suppress(OSError):
-        os.close(reading)  # which ends a write that waits
-    with suppress(OSError):
-        file.close()
+    return full_pipe
 
 
 def read_until(descriptor: int, end: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Prints for those that must not wait: a signal handler, and the watchdog.
+"""A thread that prints for a signal handler and for the watchdog, which must not wait.
 
 A handler runs in the middle of whatever the main thread does, which may hold the locks that printing takes.
 """

@@ -1,4 +1,4 @@
-"""Where another thread of this process stands."""
+"""Frames of other threads of this process."""
 
 import gc
 import sys
