@@ -5,8 +5,9 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -97,16 +98,23 @@ def test_threads_have_blocks_of_their_own_and_tasks_belong_to_the_block_that_beg
     assert seen() == []
 
 
-def test_a_coroutine_that_is_closed_from_outside_is_not_under_way_any_more(clock: Clock) -> None:
+def hanging() -> Coroutine[Any, None, None]:
+    """Return a coroutine that has begun a block and hangs in it."""
+
     async def hang() -> None:
         with doing("hanging"):
             await asyncio.Event().wait()
 
-    async def begin(coroutine) -> None:
+    async def begin() -> None:
         coroutine.send(None)
 
     coroutine = hang()
-    asyncio.run(begin(coroutine))
+    asyncio.run(begin())
+    return coroutine
+
+
+def test_a_coroutine_that_is_closed_from_outside_is_not_under_way_any_more(clock: Clock) -> None:
+    coroutine = hanging()
     assert seen() == [("hanging", 0)]
     coroutine.close()
     assert seen() == []
@@ -185,15 +193,7 @@ def test_a_coroutine_that_is_collected_as_garbage_at_any_moment_does_not_stop_th
 
 
 def test_a_coroutine_that_is_closed_within_another_block_does_not_end_that_one(clock: Clock) -> None:
-    async def hang() -> None:
-        with doing("hanging"):
-            await asyncio.Event().wait()
-
-    async def begin(coroutine) -> None:
-        coroutine.send(None)
-
-    coroutine = hang()
-    asyncio.run(begin(coroutine))
+    coroutine = hanging()
     with doing("step"):
         coroutine.close()
         with doing("checkpoint"):

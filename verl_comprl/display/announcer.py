@@ -1,4 +1,4 @@
-"""A thread that prints for a signal handler and for the watchdog, which must not wait.
+"""Prints in a thread of its own, so that neither a signal handler nor the watchdog waits for the terminal.
 
 A handler runs in the middle of whatever the main thread does, which may hold the locks that printing takes.
 """
@@ -7,6 +7,7 @@ import atexit
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from queue import SimpleQueue
 
 SETTLE_SECONDS = 5.0
@@ -15,18 +16,13 @@ SETTLE_SECONDS = 5.0
 _Announcement = tuple[Callable[[str], None], str]
 
 _waiting: "SimpleQueue[_Announcement | threading.Event]" = SimpleQueue()  # a handler may put into no other queue
-_thread = threading.Thread(name="announcements", daemon=True)
-_lock = threading.Lock()
 
 
+@cache
 def start_announcer() -> None:
     """Start the process's announcer, unless it runs: no thread can be started in a signal handler."""
-    global _thread
-    with _lock:
-        if not _thread.is_alive():
-            _thread = threading.Thread(target=_print_all, name="announcements", daemon=True)
-            _thread.start()
-            atexit.register(settle)
+    threading.Thread(target=_print_all, name="announcements", daemon=True).start()
+    atexit.register(settle)
 
 
 def announce(tell: Callable[[str], None], text: str) -> None:

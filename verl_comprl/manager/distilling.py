@@ -11,11 +11,11 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.errors import panics_as_errors
 from verl_comprl.experience import ExperienceBank, ParsedAnswer
 from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.schema import DistillationRequest, Experience, derive_id
+from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries
-from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.availability import BankAvailability
 from verl_comprl.manager.journal import Journal
@@ -106,26 +106,3 @@ class Distilling:
         if not written:
             self.journal.nothing(request, record.id)
         self.note(answer, record, report, listed=listed, episode=request.id)
-
-
-@dataclass(frozen=True)
-class Finishing:
-    """Finishes distillations of a process that was killed after the bank, and before the queue, knew of them."""
-
-    bank: ExperienceBank
-    journal: Journal
-
-    def __call__(self, requests: Sequence[DistillationRequest]) -> set[str]:
-        """Note what the bank has of the requests; returns the episodes that have been distilled, also to nothing."""
-        written: dict[str, list[Experience]] = {}
-        for entry in self.bank.entries():
-            written.setdefault(entry.record_id, []).append(entry)
-        calls = {derive_id(CallKind.DISTILL, request.id): request for request in requests}
-        for call, request in calls.items():
-            if entries := written.get(call):  # noted again if they were: perhaps only a part of it was
-                self.journal.wrote(request, entries)
-                parents = dict.fromkeys(parent for entry in entries for parent in entry.parents)
-                gone = tuple(parent for parent in parents if self.bank.get(parent) is None)
-                self.journal.removed(ApplyReport(removed_ids=gone), entries, step=request.step, call=call)
-        noted = self.journal.distilled()
-        return {request.id for call, request in calls.items() if call in written or request.id in noted}

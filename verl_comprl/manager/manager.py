@@ -26,7 +26,8 @@ from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.availability import BankAvailability, ExtractorAvailability
 from verl_comprl.manager.call_log import CallLog
-from verl_comprl.manager.distilling import Distilling, Finishing
+from verl_comprl.manager.distilling import Distilling
+from verl_comprl.manager.finishing import Finishing
 from verl_comprl.manager.format_watch import FormatWatch
 from verl_comprl.manager.free_half import FreeHalf
 from verl_comprl.manager.guides import Guides
@@ -83,12 +84,8 @@ class ExperienceManager:
             max_staleness=learning.max_staleness,
             max_answer_share=learning.max_answer_share,
         )
-        self._credit = Credit(
-            self._buffer,
-            relative=learning.utility == "relative",
-            settling=settling,
-            on_reward=self._call_log.used,
-        )
+        is_relative, on_reward = learning.utility == "relative", self._call_log.used
+        self._credit = Credit(self._buffer, relative=is_relative, settling=settling, on_reward=on_reward)
         self._batch: tuple[TrainingBatch, int] | None = None
         """The latest batch, and the version of the weights that it is for."""
         self._totals = Totals()

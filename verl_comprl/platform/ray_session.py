@@ -1,4 +1,4 @@
-"""Identity of this process's Ray job, and its end."""
+"""Tells this process's Ray job and TransferQueue from those of others, and ends them."""
 
 import atexit
 from contextlib import suppress
