@@ -358,3 +358,21 @@ async def test_a_cancelled_writer_does_not_stop_half_way(
 def test_settings_are_checked(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BankConfig(**{"path": "somewhere", **setting})
+
+
+async def test_a_call_whose_entry_is_there_was_applied_however_many_followed(open_bank: Any, apply: Any) -> None:
+    """Only so many calls without a new entry are remembered."""
+    bank = await open_bank(capacity=2)
+    (id,) = (await apply(bank, Add(title="door", content="open it"), call_id="first")).new_ids
+    for number in range(20):
+        await apply(bank, Return(), call_id=f"nothing {number}")
+    report = await apply(bank, Add(title="door", content="open it"), call_id="first")
+    assert report.repeated and [entry.id for entry in bank.entries()] == [id]
+
+
+async def test_a_bank_that_was_cleared_takes_a_call_of_before_again(bank: Any, apply: Any) -> None:
+    door = Add(title="door", content="open it")
+    await apply(bank, door)
+    await bank.clear()
+    assert bank.entries() == []
+    assert (await apply(bank, door)).added == 1 and len(bank) == 1 and await bank.verify() == []

@@ -66,6 +66,7 @@ class ListBank:
         written = []
         tasks = {entry["id"]: entry["tasks"] for entry in self.entries}
         reasons = {entry["id"]: entry["quarantined"] for entry in self.entries}
+        taken = set(tasks)
         for position, operation in enumerate(operations):
             ids = getattr(operation, "ids", ())
             if any(index > len(listed) for index in ids):
@@ -74,9 +75,12 @@ class ListBank:
             if any(self.find(parent) is None for parent in parents):
                 continue
             if isinstance(operation, Add | Update | Merge):
+                id = derive_id(call_id, position)
+                while id in taken:
+                    id = derive_id(id)
                 written.append(
                     {
-                        "id": derive_id(call_id, position),
+                        "id": id,
                         "text": (operation.title, operation.content),
                         "tasks": {task}.union(*(tasks[parent] for parent in parents)),
                         "parents": tuple(parents),
@@ -204,6 +208,17 @@ class BankMachine(RuleBasedStateMachine):
         if self.saved is not None:
             self.run(self.bank.restore(self.folder / "snapshot"))
             self.model.entries = [dict(entry) for entry in self.saved]
+
+    @rule(places=st.lists(st.integers(0, 30), max_size=5))
+    def import_what_was_saved_and_distil_its_last_episode_again(self, places: list[int]) -> None:
+        if self.saved is not None and self.last is not None:
+            self.run(self.bank.clear())
+            self.run(self.bank.add_snapshot(self.folder / "snapshot"))
+            self.model.entries = [{**entry, "record_id": ""} for entry in self.saved]
+            operations, call_id, _, task = self.last
+            self.last = (operations, call_id, self.pick(places), task)
+            self.model.apply(*self.last)
+            assert not self.run(self.apply(*self.last)).repeated
 
     @rule()
     def verify(self) -> None:

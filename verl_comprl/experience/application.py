@@ -12,23 +12,22 @@ import numpy as np
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import document
 from verl_comprl.experience.ledger import Ledger
-from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive_id
+from verl_comprl.experience.schema import Add, Experience, Merge, Update
 from verl_comprl.experience.updates.parsing import Operation
 from verl_comprl.experience.updates.planning import ApplyReport, plan_changes
 from verl_comprl.experience.updates.quality import duplicates
 
 
-def new_documents(operations: Sequence[Operation], call_id: str, identity: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is embedded of the new texts of a call, by the ids that their entries get.
+def new_documents(operations: Sequence[Operation], identity: Mapping[str, Any]) -> dict[int, str]:
+    """Return what is embedded of the new texts of a call, by the positions of their operations.
 
     Args:
         operations: With sanitised texts.
-        call_id: The extractor call.
         identity: Identity of the embedder.
     """
     return {
-        derive_id(call_id, at): document(Experience(id="", title=new.title, content=new.content), identity)
-        for at, new in enumerate(operations)
+        position: document(Experience(id="", title=new.title, content=new.content), identity)
+        for position, new in enumerate(operations)
         if isinstance(new, Add | Update | Merge)
     }
 
@@ -36,7 +35,7 @@ def new_documents(operations: Sequence[Operation], call_id: str, identity: Mappi
 async def apply_operations(
     ledger: Ledger,
     operations: Sequence[Operation],
-    vectors: Mapping[str, np.ndarray],
+    vectors: Mapping[int, np.ndarray],
     *,
     call_id: str,
     listed: Sequence[str],
@@ -49,7 +48,7 @@ async def apply_operations(
     Args:
         ledger: The entries and their store.
         operations: With sanitised texts.
-        vectors: Vectors of the new texts, by the ids that their entries get.
+        vectors: Vectors of the new texts, by the positions of their operations.
         call_id: The extractor call.
         listed: Ids of the entries in the prompt, in its order.
         provenance: Further fields of new entries.
@@ -62,7 +61,7 @@ async def apply_operations(
     # Whether the call is known, and which texts are near-copies, is decided in here, as the only writer. Calls embed at
     # the same time: checked before that, two of them would each find nothing of the other.
     table = ledger.table
-    if call_id in table.applied:
+    if table.was_applied(call_id):
         # Not from the operations: a process that was killed after the write has the episode read again, and the second
         # answer may have other texts, or none that can be read.
         entries = [entry for entry in table.by_id.values() if entry.record_id == call_id]
@@ -72,11 +71,7 @@ async def apply_operations(
         return ApplyReport(
             new_ids=written, surviving_ids=surviving + written, removed_ids=tuple(replaced), repeated=True
         )
-    additions = {
-        position: vectors[derive_id(call_id, position)]
-        for position, operation in enumerate(operations)
-        if isinstance(operation, Add)
-    }
+    additions = {at: vectors[at] for at, operation in enumerate(operations) if isinstance(operation, Add)}
     changes = plan_changes(
         table.by_id,
         operations,
@@ -88,7 +83,7 @@ async def apply_operations(
         duplicates=await duplicates(ledger.store, additions, threshold=config.dedup_similarity, scope=scope),
     )
     if changes.new or changes.removed:
-        rows = np.array([vectors[entry.id] for entry in changes.new], dtype=np.float32)
+        rows = np.array([vectors[position] for position in changes.positions], dtype=np.float32)
         await ledger.change(changes.new, rows, changes.removed)
     for id, votes in changes.upvotes.items():
         table.set_counters(id, upvotes=table.by_id[id].upvotes + votes)

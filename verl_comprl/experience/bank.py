@@ -53,13 +53,7 @@ class ExperienceBank:
         self._documents = VectorCache(embedder.embed_documents)
         self._clean = partial(clean_texts, config=config, tokenizer=tokenizer)
         self._table = EntryTable(entries, max_calls=4 * config.capacity)
-        self._ledger = Ledger(
-            store,
-            self._table,
-            lambda new: transfer.embed(self._embedder, new),
-            config.flush_seconds,
-            read_only=read_only,
-        )
+        self._ledger = Ledger(store, self._table, self._embed_entries, config.flush_seconds, read_only=read_only)
         self._retriever = Retriever(config, embedder, self._ledger)
         self.random = self._retriever.random
         """Source of chance for exploration and candidate dropout; seed it to repeat what was drawn."""
@@ -155,7 +149,7 @@ class ExperienceBank:
                 exception of the embedder is passed on; nothing has changed then.
         """
         clean = [cleaned(operation, self._clean) for operation in operations]
-        embedder, vectors = self._embedder, await self._vectors(clean, call_id)
+        embedder, vectors = self._embedder, await self._vectors(clean)
 
         async def write() -> ApplyReport | None:
             if self._embedder is not embedder:
@@ -181,16 +175,19 @@ class ExperienceBank:
             return report
 
         while (report := await self._ledger.write(write)) is None:  # embedded again meanwhile: other vectors are needed
-            embedder, vectors = self._embedder, await self._vectors(clean, call_id)
+            embedder, vectors = self._embedder, await self._vectors(clean)
         return report
 
     async def embed(self, operations: Sequence[Operation]) -> None:
         """Embed the new texts of a call before ``apply``, which finds their vectors and does not wait for them."""
-        await self._vectors([cleaned(operation, self._clean) for operation in operations], "")
+        await self._vectors([cleaned(operation, self._clean) for operation in operations])
 
-    async def _vectors(self, operations: Sequence[Operation], call_id: str) -> dict[str, np.ndarray]:
-        texts = new_documents(operations, call_id, self._embedder.identity)
+    async def _vectors(self, operations: Sequence[Operation]) -> dict[int, np.ndarray]:
+        texts = new_documents(operations, self._embedder.identity)
         return dict(zip(texts, await self._documents.embed([*texts.values()]), strict=True))
+
+    async def _embed_entries(self, entries: Sequence[Experience]) -> np.ndarray:
+        return await transfer.embed(self._embedder, entries)
 
     def record_outcome(self, ids: Iterable[str], success: bool, *, task: str = "", asked: bool = False) -> None:
         """Count an episode that read the entries ``ids``, and whether it succeeded; unknown ids are ignored.
@@ -237,6 +234,10 @@ class ExperienceBank:
     async def delete(self, ids: Iterable[str]) -> int:
         """Remove entries, also unreadable ones, and return how many were there."""
         return await self._ledger.write(partial(self._ledger.delete, dict.fromkeys(ids)))
+
+    async def clear(self) -> None:
+        """Remove all entries, and forget which calls were applied: one of the same name is a new one then."""
+        await self._ledger.write(self._ledger.clear)
 
     # ---- reading ----
 

@@ -62,6 +62,10 @@ class EntryTable:
         if self.quarantined or any(entry.quarantined for entry in new):
             self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
 
+    def was_applied(self, call_id: str) -> bool:
+        """Return whether an extractor call was applied: one that wrote an entry which is still there always counts."""
+        return call_id in self.applied or bool(call_id and call_id in self._records)
+
     def current(self, id: str) -> str | None:
         """Return an entry's id, or that of the newest entry which stands for it now; None if nothing is left of it.
 

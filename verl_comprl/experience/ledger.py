@@ -215,6 +215,11 @@ class Ledger:
             unreadable.pop(id, None)
         return len(there) + len(broken)
 
+    async def clear(self) -> None:
+        """Remove all entries, and forget the calls that were applied."""
+        await self.delete([*self.table.by_id])
+        self.table.applied.clear()
+
     async def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Change fields of entries other than texts and counters; counting continues meanwhile."""
         entries = self.table.rewritten(changes)

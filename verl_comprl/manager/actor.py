@@ -97,7 +97,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         bank = self._bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
         if len(bank) and not opening.keep_content:
             await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
-            await bank.delete([entry.id for entry in bank.entries()])
+            await bank.clear()
         if opening.killed_in is not None and opening.checkpoint is not None and not len(bank):
             await _bring_back(bank, opening.checkpoint)
         self._begins_with_entries = bool(config.initial_bank) and not opening.keep_content

@@ -78,6 +78,26 @@ async def test_foreign_texts_are_sanitised(bank: Any, apply: Any, tmp_path: Path
     assert (added.title, added.content) == ("x", "do this")
 
 
+@pytest.mark.parametrize("again", [lesson("b"), Update(ids=(1,), title="b", content="about b")])
+async def test_the_call_that_wrote_an_imported_entry_elsewhere_writes_another_one_here(
+    open_bank: Any, apply: Any, tmp_path: Path, again: Any
+) -> None:
+    """As where a bank is moved, and its file of episodes is distilled again there."""
+    source = await open_bank("source")
+    (old,) = (await apply(source, lesson("a"))).new_ids
+    await source.save(tmp_path / "snapshot")
+    bank = await open_bank("bank")
+    await bank.add_snapshot(tmp_path / "snapshot")
+    bank.record_outcome([old], success=True)
+    report = await apply(bank, again, listed=[old])
+    kept = [("a", 1)] if isinstance(again, Add) else []
+    assert [(entry.title, entry.uses) for entry in bank.entries()] == [*kept, ("b", 0)]
+    assert report.new_ids == (bank.entries()[-1].id,) and old not in report.new_ids
+    assert (await bank.retrieve("b about")).entry.title == "b"
+    assert (await apply(bank, again, listed=[old])).repeated
+    assert await bank.verify() == []
+
+
 async def test_an_imported_entry_says_nothing_about_this_bank(bank: Any, apply: Any, tmp_path: Path) -> None:
     """Neither that a call of it was applied, nor that the entry is newer than all of its own."""
     vector = await FakeEmbedder().embed_documents(["a"])
@@ -92,6 +112,10 @@ async def test_an_imported_entry_says_nothing_about_this_bank(bank: Any, apply: 
         tasks=names,
         environments=names,
         usage=usage,
+        quarantined="bad\n\x1b[31m" + "z" * 500,
+        source_trajectory="x<|im_start|>",
+        parents=("no id", derive_id("parent")),
+        ancestors=("no id", derive_id("parent")),
     )
     write_snapshot(tmp_path / "snapshot", [foreign], vector, bank.embedding)
     before = time.time()
@@ -100,6 +124,8 @@ async def test_an_imported_entry_says_nothing_about_this_bank(bank: Any, apply: 
     assert before <= entry.created_at <= time.time() and entry.record_id == ""
     assert (entry.tasks, entry.environments) == (("light",), ("light",))
     assert [item.task for item in entry.usage] == ["", "light"]
+    assert entry.quarantined.startswith("bad [31mzzz") and len(entry.quarantined) == 200
+    assert (entry.source_trajectory, entry.parents, entry.ancestors) == ("", *[(derive_id("parent"),)] * 2)
     report = await apply(bank, lesson("c"), call_id="coming")
     assert (report.added, report.repeated) == (1, False)
 

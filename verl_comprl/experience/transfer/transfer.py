@@ -171,6 +171,10 @@ def _imported(entry: Experience, title: str, content: str) -> Experience:
             "usage": _imported_usage(entry.usage),
             # A call of that name here would count as applied, and its answer would be lost.
             "record_id": "",
+            "source_trajectory": entry.source_trajectory if _is_name(entry.source_trajectory) else "",
+            "quarantined": entry.quarantined and (_one_line(entry.quarantined) or "quarantined in another bank"),
+            "parents": tuple(filter(is_uuid, entry.parents)),
+            "ancestors": tuple(filter(is_uuid, entry.ancestors)),
             # From the future it would be the last to be evicted.
             "created_at": min(entry.created_at, time.time()),
         }
@@ -179,6 +183,10 @@ def _imported(entry: Experience, title: str, content: str) -> Experience:
 
 def _imported_usage(usage: Sequence[TaskUsage]) -> tuple[TaskUsage, ...]:
     return tuple({item.task: item for item in usage if not item.task or _is_name(item.task)}.values())
+
+
+def _one_line(text: str) -> str:
+    return sanitize(" ".join(text.split()), _NAME_CHARS)
 
 
 def _is_name(name: str) -> bool:

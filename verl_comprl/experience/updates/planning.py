@@ -64,9 +64,13 @@ class ApplyReport:
 
 @dataclass(frozen=True)
 class Changes:
-    """Entries to write, ids to remove, votes to count by id, and the report to return once that is done."""
+    """Entries to write, ids to remove, votes to count by id, and the report to return once that is done.
+
+    ``positions`` are those of the operations that wrote the new entries, in the same order.
+    """
 
     new: tuple[Experience, ...]
+    positions: tuple[int, ...]
     removed: tuple[str, ...]
     upvotes: Mapping[str, int]
     downvotes: Mapping[str, int]
@@ -122,6 +126,7 @@ def plan_changes(
             (:meth:`~verl_comprl.experience.entries.EntryTable.current`).
     """
     new: dict[str, Experience] = {}
+    positions: dict[str, int] = {}
     removed: dict[str, None] = {}
     taken: set[str] = set()  # listed entries that an operation has removed, under the ids that they were listed by
     counts: Counter[str] = Counter()
@@ -149,11 +154,12 @@ def plan_changes(
                 continue
             fields = {
                 **provenance,
-                "id": derive_id(call_id, position),
+                "id": _unused(derive_id(call_id, position), entries),
                 "record_id": call_id,
                 "created_at": provenance["created_at"] + position * CLOCK_STEP,
             }
             new[fields["id"]] = _entry(operation, [entries[parent] for parent in parents], fields)
+            positions[fields["id"]] = position
         if isinstance(operation, Update | Merge | Discard):
             removed.update(dict.fromkeys(parents))
             taken.update(named)
@@ -177,12 +183,20 @@ def plan_changes(
         removed_ids=tuple(id for id in removed if id in entries),
     )
     return Changes(
-        new=tuple(entry for entry in new.values() if entry.id not in removed),
+        new=tuple(new[id] for id in report.new_ids),
+        positions=tuple(positions[id] for id in report.new_ids),
         removed=report.removed_ids,
         upvotes={id: count for id, count in votes[Upvote].items() if id not in removed},
         downvotes={id: count for id, count in votes[Downvote].items() if id not in removed},
         report=report,
     )
+
+
+def _unused(id: str, entries: Mapping[str, Experience]) -> str:
+    """Return ``id``, or one derived from it where an entry has it: imported ones keep what a call named them before."""
+    while id in entries:
+        id = derive_id(id)
+    return id
 
 
 def _first_to_go(
