@@ -18,7 +18,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from verl_comprl.config.composing import one_line
 from verl_comprl.experience import EmbedderUnavailable, LeaseLost, StoreError
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
 from verl_comprl.trainer.engine_sharing import EngineSharing
@@ -180,7 +180,10 @@ class CheckpointingTrainer(EngineSharing):
     @property
     def _resumes_itself(self) -> bool:
         """Whether the checkpoint is one of this run, and not of another folder."""
-        return self._resumed_from is not None and self._resumed_from.parent == self._folder.resolve()
+        if self._resumed_from is None:
+            return False
+        own = self._folder / f"global_step_{step_of(self._resumed_from)}"  # which may be a link to a larger disk
+        return own.exists() and own.samefile(self._resumed_from)
 
     @contextmanager
     def _trainer_settings(self, **changes: Any) -> Iterator[None]:

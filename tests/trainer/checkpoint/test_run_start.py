@@ -1,0 +1,51 @@
+"""What the start of a run does to the checkpoints and logs that are in its folder, before any model loads."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from written_checkpoints import save
+
+from verl_comprl.trainer import trainer as module
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.trainer import ComplementarySync
+
+
+class Ended(Exception):
+    """Ends a start."""
+
+
+def end(*_: Any) -> None:
+    raise Ended
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End each start where the models would load."""
+    monkeypatch.setattr(module, "check_ranks", lambda *_: None)
+    monkeypatch.setattr(module, "slot_groups", end)
+
+
+def start(run: Path, checkpoint: Path) -> None:
+    """Start a run from a checkpoint that is named."""
+    trainer: Any = object.__new__(ComplementarySync)
+    settings = {"default_local_dir": str(run), "resume_mode": "resume_path", "resume_from_path": str(checkpoint)}
+    trainer.config = OmegaConf.create({"trainer": {**settings, "val_only": False}})
+    trainer.progress, trainer.comprl = SimpleNamespace(note=pytest.fail), SimpleNamespace(experience=False)
+    trainer.experience_runtime, trainer._in_order, trainer._lock = NoExperienceRuntime(), True, None
+    with pytest.raises(Ended):
+        trainer._setup()
+    trainer.close()
+
+
+def test_a_checkpoint_that_was_moved_to_another_disk_and_linked_to_is_the_runs_own(tmp_path: Path) -> None:
+    run, moved = tmp_path / "run", tmp_path / "large_disk" / "global_step_4"
+    linked = [save(run, step) for step in (2, 4, 6)][1]
+    moved.parent.mkdir()
+    linked.rename(moved)
+    linked.symlink_to(moved)
+    start(run, linked)
+    assert CheckpointFolders(run).latest() == linked
