@@ -95,8 +95,8 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
             check_ranks(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
+        self.take_back_marker()  # before the files: after a kill in between, the next start takes them back as well
         rewind_run(self._folder, step_of(folder) if folder else -1, noted_events(folder) if folder else None)
-        self.take_back_marker()
         reserve(slot_groups(self.config))
         if self.comprl.shares_slots:  # the servers of both measure the memory that is left
             super()._setup()

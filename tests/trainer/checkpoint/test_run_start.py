@@ -1,5 +1,6 @@
 """What the start of a run does to the checkpoints and logs that are in its folder, before any model loads."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,9 +9,12 @@ import pytest
 from omegaconf import OmegaConf
 from written_checkpoints import save
 
+from verl_comprl.record.reader import METRICS
 from verl_comprl.trainer import trainer as module
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
+from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.run_folder.log import append_record
 from verl_comprl.trainer.trainer import ComplementarySync
 
 
@@ -41,6 +45,10 @@ def start(run: Path, checkpoint: Path) -> None:
     trainer.close()
 
 
+def read_steps(run: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / METRICS).read_text().splitlines()]
+
+
 def test_a_checkpoint_that_was_moved_to_another_disk_and_linked_to_is_the_runs_own(tmp_path: Path) -> None:
     run, moved = tmp_path / "run", tmp_path / "large_disk" / "global_step_4"
     linked = [save(run, step) for step in (2, 4, 6)][1]
@@ -49,3 +57,19 @@ def test_a_checkpoint_that_was_moved_to_another_disk_and_linked_to_is_the_runs_o
     linked.symlink_to(moved)
     start(run, linked)
     assert CheckpointFolders(run).latest() == linked
+
+
+@pytest.mark.parametrize("killed", ["take_back_marker", "rewind_run"])
+def test_a_kill_while_a_run_goes_back_leaves_no_log_that_ends_before_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    saved = [save(tmp_path, step) for step in (2, 4)]
+    for step in (1, 2, 3, 4):
+        append_record(tmp_path / METRICS, {"step": step})
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointingTrainer if killed == "take_back_marker" else module, killed, end)
+        start(tmp_path, saved[0])
+    latest = CheckpointFolders(tmp_path).latest()
+    assert latest is not None and read_steps(tmp_path)[: step_of(latest)] == list(range(1, step_of(latest) + 1))
+    start(tmp_path, latest)
+    assert read_steps(tmp_path) == list(range(1, step_of(latest) + 1))
