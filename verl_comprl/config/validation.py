@@ -35,6 +35,7 @@ from verl_comprl.config.variants import variant_mistakes
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import TRAINERS
 from verl_comprl.platform.detection import on_existing_cluster, uses_cpu
+from verl_comprl.record.settings_file import SETTINGS
 
 
 def validate(config: DictConfig) -> ComprlConfig:
@@ -138,14 +139,22 @@ def _trainer(config: DictConfig) -> Iterator[str]:
     mode = config.trainer.v1.trainer_mode
     if mode not in TRAINERS:
         yield f"trainer.v1.trainer_mode={mode!r} is not a trainer of verl-comprl; allowed: {', '.join(TRAINERS)}"
-    if config.trainer.val_only and config.trainer.resume_mode == "auto":
-        yield (
-            "trainer.val_only=true would move what the run has written and measure another bank than its own; use "
-            "comprl evaluate, or trainer.resume_mode=disable to evaluate the untrained models in a new folder"
-        )
+    if config.trainer.val_only:
+        yield from _evaluation(config.trainer)
     for model in ("actor_rollout_ref", "extractor"):
         if (OmegaConf.select(config, f"{model}.actor.checkpoint") or {}).get("async_save"):
             yield f"{model}.actor.checkpoint.async_save=true is not allowed: a checkpoint is verified before it counts"
+
+
+def _evaluation(trainer: DictConfig) -> Iterator[str]:
+    folder = Path(trainer.default_local_dir)
+    has_run = (folder / SETTINGS).exists() or any(folder.glob("global_step_*"))
+    if has_run or trainer.resume_mode == "auto":
+        yield (
+            "trainer.val_only=true would move what the run has written and measure another bank than its own; use "
+            "comprl evaluate, or trainer.resume_mode=disable to evaluate the untrained models in a new folder"
+            + (f": trainer.default_local_dir={folder} has a run" if has_run else "")
+        )
 
 
 def _halves(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
