@@ -133,6 +133,21 @@ async def test_a_new_run_begins_with_an_empty_bank_and_what_was_there_is_saved_a
     assert [entry.title for entry in read_snapshot(aside, None).entries] == ["of an earlier run"]
 
 
+async def test_a_run_that_continues_another_ones_checkpoint_saves_aside_what_was_there(
+    open_manager: OpenManager, tmp_path: Path
+) -> None:
+    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
+    checkpoint = tmp_path / "other" / "comprl"
+    await (await open_manager(KEPT, "another")).save(str(checkpoint))
+    await write(await open_manager(NOT_KEPT), "of an earlier run")
+    manager = await open_manager(Opening(keep_content=False, checkpoint=checkpoint), **given)
+    assert titles(manager) == [] and not manager._begins_with_entries, "the checkpoint has all that it begins with"
+    await manager.restore(str(checkpoint))
+    assert titles(manager) == ["known before"]
+    (aside,) = tmp_path.glob("bank-*")
+    assert [entry.title for entry in read_snapshot(aside, None).entries] == ["of an earlier run"]
+
+
 async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:
     await write(await open_manager(NOT_KEPT), "mine")
     assert titles(await open_manager(KEPT)) == ["mine"]

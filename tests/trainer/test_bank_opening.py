@@ -44,14 +44,15 @@ def test_a_manager_that_is_killed_before_its_bank_is_open_loads_again(
             raise errors.pop()
 
     monkeypatch.setattr(experience_runtime, "open_bank", open_bank)
-    ExperienceRuntime(OmegaConf.create()).open(None)
+    ExperienceRuntime(OmegaConf.create()).open(None, is_own=False)
     opening = Opening(keep_content=False)
     assert calls == ["load", "loading 1", opening, "it answers", "load", "loading 2", opening]
 
 
+@pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize("killed", ["restore", "connect"])
 def test_a_manager_that_is_killed_while_the_models_start_begins_again(
-    calls: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, killed: str
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, killed: str, is_own: bool
 ) -> None:
     errors = {killed: ManagerNotOpen("it has no _bank")}
 
@@ -72,14 +73,15 @@ def test_a_manager_that_is_killed_while_the_models_start_begins_again(
     runtime: Any = ExperienceRuntime(OmegaConf.create({"trainer": {"val_only": False}}))
     runtime.manager = SimpleNamespace(restore=remote("restore"), connect=remote("connect"))
     folder = tmp_path / "global_step_4"
-    runtime.open(folder)
+    runtime.open(folder, is_own=is_own)
     runtime.extractor = SimpleNamespace(
         publish_weights=lambda: calls.append("published"), generate=lambda actor: "ask", model="m", prompt_length=9
     )
-    assert calls.pop() == Opening(keep_content=True)
+    opening = Opening(keep_content=is_own, checkpoint=folder / "comprl")
+    assert calls.pop() == opening
     calls.clear()
     runtime.connect(folder, "client")
-    begins_again = ["it answers", "load", "loading 1", Opening(keep_content=True)]
+    begins_again = ["it answers", "load", "loading 1", opening]
     done = [] if killed == "restore" else ["restore"]
     assert calls == ["weights", "published", *done, *begins_again, "restore", "connect", "guard"]
 
@@ -104,5 +106,5 @@ def test_a_bank_that_cannot_be_opened_is_an_error_at_once(calls: list[Any], monk
 
     monkeypatch.setattr(experience_runtime, "open_bank", refuse)
     with pytest.raises(ValueError, match="another run has it open"):
-        ExperienceRuntime(OmegaConf.create()).open(None)
+        ExperienceRuntime(OmegaConf.create()).open(None, is_own=False)
     assert calls.count("load") == 1

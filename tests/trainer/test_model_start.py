@@ -33,7 +33,7 @@ def make_trainer(folder: Path, end: threading.Event, placement: str, monkeypatch
     trainer.progress, trainer.engines = SimpleNamespace(note=None), None
     trainer.prepare = trainer.take_back_marker = lambda: None
     trainer.resource_pool_manager = SimpleNamespace(resource_pool_dict={ACTOR_POOL: "slots"})
-    trainer.experience_runtime = SimpleNamespace(open=lambda folder: None, start=lambda *_: end.wait(40))
+    trainer.experience_runtime = SimpleNamespace(open=lambda folder, is_own: None, start=lambda *_: end.wait(40))
     for name in ("resume_folder", "rewind_run", "reserve", "slot_groups"):
         monkeypatch.setattr(module, name, lambda *_: None)
     return trainer

@@ -51,7 +51,7 @@ class Opening:
     """Step in which this manager's process before was killed, so that the bank and the waiting distillations stay as
     they are; None at the start of a run."""
     checkpoint: Path | None = None
-    """Our part of the run's latest checkpoint by then."""
+    """Our part of the checkpoint that the run continues, its own or another run's; after a kill, of its latest one."""
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
@@ -100,7 +100,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.clear()
         if opening.killed_in is not None and opening.checkpoint is not None and not len(bank):
             await _bring_back(bank, opening.checkpoint)
-        self._begins_with_entries = bool(config.initial_bank) and not opening.keep_content
+        is_new = not opening.keep_content and opening.checkpoint is None
+        self._begins_with_entries = bool(config.initial_bank) and is_new
         if self._begins_with_entries:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
         record = config.record

@@ -88,17 +88,18 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._collect_timeouts = 0
         self._extractor_saves_failed = 0
 
-    def open(self, folder: Path | None) -> None:
+    def open(self, folder: Path | None, *, is_own: bool) -> None:
         """Open the bank, which fails at once if another run has it open.
 
         Args:
-            folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
+            folder: Checkpoint that is resumed; None for a new run.
+            is_own: Whether it is one of this run, so that the bank keeps what it holds until it is restored.
         """
         if folder is not None:
             contents.check(folder, has_engine=self._frozen is None)
         if self._frozen is not None:
             self._frozen.check()
-        self._opening = Opening(keep_content=folder is not None)
+        self._opening = Opening(keep_content=is_own, checkpoint=folder / EXPERIENCE if folder else None)
         self._calling_manager(self._open_bank)
         self._is_open = True
 

@@ -17,11 +17,12 @@ class NoExperienceRuntime:
     checkpoint_parts: tuple[str, ...] = ()
     """Files and folders of ours without which a checkpoint is not complete."""
 
-    def open(self, folder: Path | None) -> None:
+    def open(self, folder: Path | None, *, is_own: bool) -> None:
         """Open the bank.
 
         Args:
-            folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
+            folder: Checkpoint that is resumed; None for a new run.
+            is_own: Whether it is one of this run, so that the bank keeps what it holds until it is restored.
         """
 
     def start(self, engines: Engines, pool: Any = None) -> None:

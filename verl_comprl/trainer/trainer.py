@@ -94,9 +94,10 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
             check_same_run(folder, self.config)
             check_ranks(folder, self.config)
         self.prepare()
-        self.experience_runtime.open(folder)
+        own = folder if self._resumes_itself else None  # what another run wrote here is put aside, as by a new run
+        self.experience_runtime.open(folder, is_own=own is not None)
         self.take_back_marker()  # before the files: after a kill in between, the next start takes them back as well
-        rewind_run(self._folder, step_of(folder) if folder else -1, noted_events(folder) if folder else None)
+        rewind_run(self._folder, step_of(own) if own else -1, noted_events(own) if own else None)
         reserve(slot_groups(self.config))
         if self.comprl.shares_slots:  # the servers of both measure the memory that is left
             super()._setup()

@@ -188,11 +188,11 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
     monkeypatch.setattr(experience_runtime, "wait_for", lambda *_: None)
     monkeypatch.setattr(experience_runtime, "open_bank", lambda *given: opened.append(given[-1]))
     monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig.model_construct())
-    ExperienceRuntime(OmegaConf.create()).open(folder)
+    ExperienceRuntime(OmegaConf.create()).open(folder, is_own=True)
     make_old(folder)
     with pytest.raises(ValueError, match="release that wrote it"):
-        ExperienceRuntime(OmegaConf.create()).open(folder)
-    assert opened == [Opening(keep_content=True)]
+        ExperienceRuntime(OmegaConf.create()).open(folder, is_own=True)
+    assert opened == [Opening(keep_content=True, checkpoint=folder / "comprl")]
 
 
 @pytest.mark.parametrize("store", [False, True])

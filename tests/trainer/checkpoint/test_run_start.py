@@ -33,16 +33,24 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "slot_groups", end)
 
 
-def start(run: Path, checkpoint: Path) -> None:
-    """Start a run from a checkpoint that is named."""
+class Experience(NoExperienceRuntime):
+    """Notes how the bank was to be opened."""
+
+    def open(self, folder: Path | None, *, is_own: bool) -> None:
+        self.opened = folder, is_own
+
+
+def start(run: Path, checkpoint: Path) -> Any:
+    """Start a run from a checkpoint that is named; returns how the bank was opened."""
     trainer: Any = object.__new__(ComplementarySync)
     settings = {"default_local_dir": str(run), "resume_mode": "resume_path", "resume_from_path": str(checkpoint)}
     trainer.config = OmegaConf.create({"trainer": {**settings, "val_only": False}})
     trainer.progress, trainer.comprl = SimpleNamespace(note=pytest.fail), SimpleNamespace(experience=False)
-    trainer.experience_runtime, trainer._in_order, trainer._lock = NoExperienceRuntime(), True, None
+    trainer.experience_runtime, trainer._in_order, trainer._lock = Experience(), True, None
     with pytest.raises(Ended):
         trainer._setup()
     trainer.close()
+    return trainer.experience_runtime.opened
 
 
 def read_steps(run: Path) -> list[int]:
@@ -55,7 +63,7 @@ def test_a_checkpoint_that_was_moved_to_another_disk_and_linked_to_is_the_runs_o
     moved.parent.mkdir()
     linked.rename(moved)
     linked.symlink_to(moved)
-    start(run, linked)
+    assert start(run, linked) == (moved, True)
     assert CheckpointFolders(run).latest() == linked
 
 
@@ -73,3 +81,14 @@ def test_a_kill_while_a_run_goes_back_leaves_no_log_that_ends_before_the_next_st
     assert latest is not None and read_steps(tmp_path)[: step_of(latest)] == list(range(1, step_of(latest) + 1))
     start(tmp_path, latest)
     assert read_steps(tmp_path) == list(range(1, step_of(latest) + 1))
+
+
+def test_a_run_that_continues_another_ones_checkpoint_puts_aside_what_was_there(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", save(tmp_path / "other", 4)
+    save(run, 2)
+    for step in (1, 2):
+        append_record(run / METRICS, {"step": step})
+    assert start(run, other) == (other, False)
+    assert read_steps(run) == [] and CheckpointFolders(run).latest() is None
+    (aside,) = run.glob("metrics-*")
+    assert len(aside.read_text().splitlines()) == 2

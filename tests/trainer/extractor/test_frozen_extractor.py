@@ -64,7 +64,7 @@ def start(cluster: None, config: DictConfig) -> Iterator[Start]:
     def begin(folder: Path | None = None) -> ExperienceRuntime:
         runtime = ExperienceRuntime(config)
         started.append(runtime)
-        runtime.open(folder)
+        runtime.open(folder, is_own=folder is not None)
         runtime.start(Engines())
         no_actor: Any = None
         runtime.connect(folder, no_actor)

@@ -13,7 +13,7 @@ def rewind_run(folder: Path, step: int, events: Prefix | None = None) -> None:
 
     Args:
         folder: The run's.
-        step: The checkpoint's; -1 for a new run, which begins with nothing.
+        step: The checkpoint's; -1 if the run is new here, which begins with nothing.
         events: The events of the bank that the checkpoint holds, whatever their steps; None if it does not say.
     """
     for name in (EVALUATIONS, FAILURES, METRICS):
