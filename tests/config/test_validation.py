@@ -258,22 +258,6 @@ def test_a_home_folder_is_expanded(config: DictConfig, tmp_path: Path, monkeypat
     validate(config)
 
 
-def test_an_evaluation_names_its_checkpoint_and_leaves_the_folders_of_runs_alone(
-    config: DictConfig, tmp_path: Path
-) -> None:
-    config.trainer.val_only, config.trainer.default_local_dir = True, str(tmp_path / "run")
-    with pytest.raises(ConfigError, match="use comprl evaluate"):
-        validate(config)
-    for mode in ("resume_path", "disable"):  # as the command does; before any training
-        config.trainer.resume_mode = mode
-        validate(config)
-        for name in ("config.yaml", "global_step_10"):
-            (tmp_path / "run" / name).mkdir(parents=True)
-            (message,) = mistakes(config)
-            assert message.endswith(f"in a new folder: trainer.default_local_dir={tmp_path}/run has a run")
-            (tmp_path / "run" / name).rmdir()
-
-
 # ---- slots ----
 
 
