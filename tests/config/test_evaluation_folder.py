@@ -15,13 +15,12 @@ def test_an_evaluation_names_its_checkpoint(config: DictConfig) -> None:
 
 
 @pytest.mark.parametrize("mode", ["resume_path", "disable"])  # as the command does; before any training
-@pytest.mark.parametrize("name", ["config.yaml", "global_step_10"])
-def test_an_evaluation_leaves_the_folders_of_runs_alone(
-    config: DictConfig, tmp_path: Path, mode: str, name: str
-) -> None:
+def test_an_evaluation_leaves_the_folders_of_runs_alone(config: DictConfig, tmp_path: Path, mode: str) -> None:
     run = tmp_path / "run"
     config.trainer.update(val_only=True, resume_mode=mode, default_local_dir=str(run))
+    run.mkdir()
+    (run / "config.yaml").touch()  # of an evaluation, or of a run that left nothing to continue from
     validate(config)
-    (run / name).mkdir(parents=True)
-    with pytest.raises(ConfigError, match=rf"in a new folder: trainer.default_local_dir={run} has a run$"):
+    (run / "global_step_10").mkdir()
+    with pytest.raises(ConfigError, match=rf"new folder: trainer.default_local_dir={run} has checkpoints of a run$"):
         validate(config)

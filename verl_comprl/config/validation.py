@@ -35,7 +35,6 @@ from verl_comprl.config.variants import variant_mistakes
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import TRAINERS
 from verl_comprl.platform.detection import on_existing_cluster, uses_cpu
-from verl_comprl.record.settings_file import SETTINGS
 
 
 def validate(config: DictConfig) -> ComprlConfig:
@@ -148,12 +147,12 @@ def _trainer(config: DictConfig) -> Iterator[str]:
 
 def _evaluation(trainer: DictConfig) -> Iterator[str]:
     folder = Path(trainer.default_local_dir)
-    has_run = (folder / SETTINGS).exists() or any(folder.glob("global_step_*"))
+    has_run = any(folder.glob("global_step_*"))  # without a checkpoint, the next start puts everything aside anyway
     if has_run or trainer.resume_mode == "auto":
         yield (
             "trainer.val_only=true would move what the run has written and measure another bank than its own; use "
             "comprl evaluate, or trainer.resume_mode=disable to evaluate the untrained models in a new folder"
-            + (f": trainer.default_local_dir={folder} has a run" if has_run else "")
+            + (f": trainer.default_local_dir={folder} has checkpoints of a run" if has_run else "")
         )
 
 
