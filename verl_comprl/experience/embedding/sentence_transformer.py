@@ -53,6 +53,7 @@ class SentenceTransformerEmbedder:
             self._model = SentenceTransformer(
                 source,
                 device=device,
+                trust_remote_code=False,  # a bank from elsewhere may have named the model
                 model_kwargs={"use_safetensors": True},
                 local_files_only=not is_local and _is_hub_away(),
             )
