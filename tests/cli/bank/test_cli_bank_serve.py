@@ -257,6 +257,18 @@ async def test_http_on_this_machine(arguments: list[str]) -> None:
                 assert (await http.post(url, json=body, headers=accepted)).status_code in (403, 421)
 
 
+async def test_nothing_is_kept_of_a_client_that_leaves(arguments: list[str]) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "agent", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    with served(arguments) as url:
+        async with httpx2.AsyncClient(headers={"Accept": "application/json, text/event-stream"}) as http:
+            answer = await http.post(url, json=body)
+            assert answer.status_code == 200 and "mcp-session-id" not in answer.headers
+            call = {"name": "search", "arguments": {"query": "blue door", "limit": 1}}
+            found = await http.post(url, json={**body, "method": "tools/call", "params": call})
+    assert found.status_code == 200 and "push twice" in found.text
+
+
 async def test_http_on_another_loopback_address(arguments: list[str]) -> None:
     with served(arguments, host="127.0.0.2") as url:
         async with asyncio.timeout(60), connected(url) as client:

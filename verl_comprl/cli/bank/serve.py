@@ -106,7 +106,8 @@ async def _serve_http(server: Any, host: str, port: int, token: str) -> None:
         allowed_hosts=[f"{name}:*" for name in names],
         allowed_origins=[f"http://{name}:*" for name in names],
     )
-    app: Any = server.streamable_http_app(host=host, transport_security=security)
+    # The tools keep nothing between requests, and a session that a client leaves would be kept for half an hour.
+    app: Any = server.streamable_http_app(host=host, transport_security=security, stateless_http=True)
     if token:
         app = BearerToken(app, token)
     try:
