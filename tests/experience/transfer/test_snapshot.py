@@ -256,3 +256,20 @@ async def test_a_snapshot_of_release_0_1_0_is_read(open_bank: Any, tmp_path: Pat
     assert first.usage == (TaskUsage(task="fetch", uses=4, successes=3),) and first.retrievals == 7
     assert (second.tasks, second.environments, second.usage) == ((), (), ()) and second.last_trained_step == 3
     assert first.schema_version == second.schema_version == 2
+
+
+@pytest.mark.parametrize("changed", [{"schema_version": "9" * 500_000}, {"count": "9" * 500_000}])
+def test_a_refusal_shows_the_beginning_of_what_a_manifest_says(tmp_path: Path, changed: dict[str, str]) -> None:
+    write_snapshot(tmp_path / "snapshot", ENTRIES, VECTORS, EMBEDDING)
+    manifest = tmp_path / "snapshot" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changed))
+    with pytest.raises(SnapshotError, match="9999") as refused:
+        read_snapshot(tmp_path / "snapshot", None)
+    assert len(str(refused.value)) < 500
+
+
+def test_a_refusal_shows_the_beginning_of_what_an_embedder_says_of_itself(tmp_path: Path) -> None:
+    write_snapshot(tmp_path / "snapshot", ENTRIES, VECTORS, EMBEDDING | {"model": "9" * 500_000})
+    with pytest.raises(SnapshotError, match="another embedder: model was '9999") as refused:
+        read_snapshot(tmp_path / "snapshot", EMBEDDING)
+    assert len(str(refused.value)) < 2000

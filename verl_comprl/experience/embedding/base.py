@@ -17,6 +17,9 @@ from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.schema import Experience
 from verl_comprl.requirements import describe_missing
 
+_SHOWN = 1000
+"""Characters of how two identities differ."""
+
 
 class Embedder(Protocol):
     """Turns texts into L2-normalised vectors. Queries and documents may be encoded differently."""
@@ -97,6 +100,6 @@ def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str
     """Return a description of how two embedder identities differ, or None if they are equal."""
     stored, current = ({"documents": "text", **identity} for identity in (stored, current))  # left out by make_embedder
     keys = [key for key in stored | current if stored.get(key) != current.get(key)]
-    # A key may be somebody else's, and this is printed.
+    # Keys and values may be somebody else's, and this is printed.
     shown = ((repr(key)[1:-1], stored.get(key), current.get(key)) for key in keys)
-    return ", ".join(f"{key} was {old!r}, is {new!r}" for key, old, new in shown) or None
+    return ", ".join(f"{key} was {old!r}, is {new!r}" for key, old, new in shown)[:_SHOWN] or None

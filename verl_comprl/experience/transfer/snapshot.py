@@ -34,6 +34,8 @@ _VERIFIED = (ENTRIES_FILE, _VECTORS)  # people may edit the card
 _OWN = {_CARD, ENTRIES_FILE, _VECTORS, _MANIFEST}
 _LARGEST_MANIFEST = 2**20
 """Bytes."""
+_SHOWN = 80
+"""Characters of a value of a manifest, which may be anybody's."""
 
 
 class SnapshotError(ValueError):
@@ -116,7 +118,7 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         manifest = json.loads(_content(place, _MANIFEST, _LARGEST_MANIFEST))
         if manifest["schema_version"] not in READABLE_VERSIONS:
             raise SnapshotError(
-                f"snapshot {folder} has schema version {manifest['schema_version']}, this release reads "
+                f"snapshot {folder} has schema version {manifest['schema_version']!r:.{_SHOWN}}, this release reads "
                 f"{', '.join(map(str, READABLE_VERSIONS))}; use a newer release of verl-comprl"
             )
         stored = manifest["embedding"]
@@ -130,7 +132,8 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         vectors = load(files[_VECTORS])["vectors"]
         if vectors.ndim != 2 or len(vectors) != manifest["count"]:
             raise SnapshotError(
-                f"snapshot {folder} should have {manifest['count']} entries, its vectors have shape {vectors.shape}"
+                f"snapshot {folder} should have {manifest['count']!r:.{_SHOWN}} entries, "
+                f"its vectors have shape {vectors.shape}"
             )
         entries = from_parquet(files[ENTRIES_FILE], len(vectors))
         count, shape = manifest["count"], (manifest["count"], stored["dimension"])
