@@ -273,3 +273,14 @@ def test_a_refused_snapshot_cannot_control_the_terminal(
     (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest | forged))
     done = comprl_bank("import", "--path", folder, tmp_path / "s")
     assert done.code == 2 and "2J" in done.err and "\x1b" not in done.err
+
+
+def test_a_link_to_itself_is_no_snapshot(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    imported = comprl_bank("import", "--path", tmp_path / "new", link)
+    assert imported.code == 2 and f"there is no snapshot {link}" in imported.err
+    for where in ((), ("--where", "uses>=1")):
+        exported = comprl_bank("export", "--path", folder, link, *where)
+        assert exported.code == 2 and f"snapshot {link} could not be written: " in exported.err
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".link")] == []

@@ -5,6 +5,7 @@ Owns their output. Each works on a bank opened here and on one served by a run's
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -177,7 +178,7 @@ async def matching_hits(
 
 
 async def _export(source: BankSource, options: argparse.Namespace) -> int:
-    folder = options.folder.resolve()
+    folder = Path(os.path.realpath(options.folder))  # resolve() raises RuntimeError for links in a circle
     if not options.where:
         await source.snapshot(folder)
         count = len(read_snapshot(folder, None).entries)

@@ -66,7 +66,7 @@ def write_snapshot(folder: Path, entries: Sequence[Experience], vectors: np.ndar
         SnapshotError: If the folder holds other files than a snapshot's, or cannot be written (disk full); an older
             snapshot is kept.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))  # resolve() raises RuntimeError for links in a circle
     building = _sibling(folder, "building")
     try:
         _recover(folder)
@@ -110,7 +110,7 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     Raises:
         SnapshotError: If anything is missing, damaged, or was made with another embedder or schema.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     place = folder if folder.exists() else _set_aside(folder) or folder  # a crash in `_replace` can leave it there
     if not place.exists():
         raise SnapshotError(f"there is no snapshot {folder}; `comprl bank export` writes one")
