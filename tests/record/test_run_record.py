@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from verl_comprl.record import RunRecord
+from verl_comprl.record.follower import LineFollower
 from verl_comprl.record.lines import encode
+from verl_comprl.record.reader import step_metrics
 from verl_comprl.record.step_files import StepFiles
 
 
@@ -60,6 +62,16 @@ def test_logs_with_a_torn_last_line(tmp_path: Path) -> None:
     (tmp_path / "experience.jsonl").write_text('{"event": "written"}\n')
     run = RunRecord(tmp_path)
     assert list(run.metrics()) == [{"step": 1, "data": {"a": 2.0}}] and list(run.events()) == [{"event": "written"}]
+
+
+def test_metrics_that_do_not_say_their_step_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    bad = [f'{{"step": {step}, "data": {{"a": 3}}}}\n' for step in ('"abc"', "[1]", "null", "1e308")]
+    file.write_text("".join([*bad, '{"data": {"a": 3}}\n', '{"step": 1, "data": {"a": 2}}\n']))
+    assert list(RunRecord(tmp_path).metrics()) == [{"step": 1, "data": {"a": 2.0}}]
+    follower = LineFollower(file, step_metrics)
+    follower.poll()
+    assert follower.records == [{"step": 1, "data": {"a": 2.0}}]
 
 
 def test_an_evaluation_that_does_not_say_its_step_is_left_out(tmp_path: Path) -> None:

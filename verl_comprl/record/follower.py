@@ -10,12 +10,12 @@ from verl_comprl.record.lines import Record, decode
 class LineFollower:
     """The records of a file, up to where it was written at the last :meth:`poll`."""
 
-    def __init__(self, file: Path, select: Callable[[Record], Record] = lambda record: record) -> None:
+    def __init__(self, file: Path, select: Callable[[Record], Record | None] = lambda record: record) -> None:
         """Follow ``file``, which need not exist yet.
 
         Args:
             file: Lines of JSON.
-            select: Returns what to keep of a record; metrics of a long run have millions of values.
+            select: Returns what to keep of a record, None for nothing; metrics of a long run have millions of values.
         """
         self.records: list[Record] = []
         self._file, self._select = file, select
@@ -38,7 +38,8 @@ class LineFollower:
             if identity != self._identity or status.st_size < self._offset:
                 self._identity, self._offset, self.records = identity, 0, []
             stream.seek(self._offset)
-            self.records += map(self._select, decode(self._whole_lines(stream)))
+            selected = map(self._select, decode(self._whole_lines(stream)))
+            self.records += (record for record in selected if record is not None)
 
     def _whole_lines(self, stream: Iterable[bytes]) -> Iterator[bytes]:
         for line in stream:

@@ -71,8 +71,8 @@ class RunRecord:
         return self._log(EVENTS)
 
     def metrics(self) -> Iterator[Record]:
-        """Yield ``step`` and ``data`` of each step."""
-        return map(step_metrics, self._log(METRICS))
+        """Yield ``step`` and ``data`` of each line that says its step."""
+        return (metrics for line in self._log(METRICS) if (metrics := step_metrics(line)) is not None)
 
     def evaluations(self) -> Iterator[Record]:
         """Yield the evaluations that say after which step they were made."""
@@ -89,17 +89,21 @@ class RunRecord:
                 yield from decode(lines)
 
 
-def step_metrics(record: Record, wanted: Callable[[str], bool] = lambda name: True) -> Record:
+def step_metrics(record: Record, wanted: Callable[[str], bool] = lambda name: True) -> Record | None:
     """Return ``step`` and ``data`` of a line of metrics, with nothing but numbers: NaN and infinities are null there.
+
+    None for a line that does not say its step.
 
     Args:
         record: The line.
         wanted: Says of a metric's name whether to keep it.
     """
-    data = record.get("data")
+    step, data = record.get("step"), record.get("data")
+    if not isinstance(step, int):
+        return None
     items = data.items() if isinstance(data, dict) else ()
     numbers = {name: float(value) for name, value in items if wanted(name) and isinstance(value, int | float)}
-    return {"step": int(record.get("step") or 0), "data": numbers}
+    return {"step": step, "data": numbers}
 
 
 def _of_steps(files: StepFiles, steps: Collection[int] | None) -> Iterator[Record]:
