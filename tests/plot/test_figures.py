@@ -160,3 +160,9 @@ def test_colours_are_those_of_the_arms_unless_arms_repeat() -> None:
     assert colours(["baseline", "complementary"]) == [COLOURS["baseline"], COLOURS["complementary"]]
     assert len(set(colours(["complementary", "complementary", "my_arm"]))) == 3
     assert len(colours(["x"] * 20)) == 20
+
+
+def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {step: halves(0.5, 0.25) for step in (1, 2)}, arm="cost$^{5$")
+    drawn = dict(Drawing(group_runs([open_run(run)])).save(tmp_path / "figures"))
+    assert len(drawn["success"]) == 2

@@ -46,6 +46,7 @@ _RC: dict[Any, Any] = {
     "ytick.color": "#b0b0b0",
     "xtick.labelcolor": "#333333",
     "ytick.labelcolor": "#333333",
+    "text.parse_math": False,  # a name may have dollars
     "lines.solid_capstyle": "round",
     "figure.constrained_layout.w_pad": 0.09,
     "figure.constrained_layout.h_pad": 0.06,
