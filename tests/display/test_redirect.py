@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ def test_only_metrics_lines_are_shown(tmp_path: Path, capsys: pytest.CaptureFixt
     assert shown == ["step:1 - actor/loss:0.5"]
     assert log.read_text() == "Training Progress\nsteps to go\na warning\n"
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_without_line_ends_takes_no_longer_for_each_of_its_states(tmp_path: Path) -> None:
+    log, state = tmp_path / "train.log", "\r" + "#" * 99
+    begin = time.process_time()
+    with redirect_verl_output(log, print, str):
+        for _ in range(20_000):
+            sys.stdout.write(state)
+        print()
+    assert time.process_time() - begin < 2  # nine seconds if each copies what there is
+    assert len(log.read_bytes()) == 2_000_001
 
 
 def test_a_second_run_appends(tmp_path: Path) -> None:

@@ -25,10 +25,15 @@ class _Splitter(io.TextIOBase):
     """Standard output that passes verl's metrics lines to ``show`` and writes everything else to ``log``."""
 
     def __init__(self, log: TextIO, show: Callable[[str], None]) -> None:
-        self._log, self._show, self._line = log, show, ""
+        self._log, self._show = log, show
+        self._begun: list[str] = []
+        """Pieces of a line; a bar that redraws itself ends none, and to join them at each takes quadratic time."""
 
     def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
+        *lines, rest = text.split("\n")
+        if lines:
+            lines[0], self._begun = "".join((*self._begun, lines[0])), []
+        self._begun.append(rest)
         for line in lines:
             # Only trainer.logger=[console] makes verl print such lines.
             if line.startswith("step:"):
