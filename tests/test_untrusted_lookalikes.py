@@ -11,7 +11,10 @@ SHAPED = {
         "ALPHA": "A", "BETA": "B", "EPSILON": "E", "ZETA": "Z", "ETA": "H", "IOTA": "I", "KAPPA": "K", "MU": "M",
         "NU": "N", "OMICRON": "O", "RHO": "P", "TAU": "T", "UPSILON": "Y", "CHI": "X",
     },
-    "GREEK SMALL LETTER": {"ALPHA": "a", "OMICRON": "o", "NU": "v", "RHO": "p", "IOTA": "i", "UPSILON": "u"},
+    "GREEK SMALL LETTER": {
+        "ALPHA": "a", "OMICRON": "o", "NU": "v", "RHO": "p", "IOTA": "i", "UPSILON": "u",
+        "TAU": "t", "SIGMA": "o", "GAMMA": "y", "ETA": "n",
+    },
     "CYRILLIC CAPITAL LETTER": {
         "A": "A", "VE": "B", "IE": "E", "KA": "K", "EM": "M", "EN": "H", "O": "O", "ER": "P", "ES": "C", "TE": "T",
         "U": "Y", "HA": "X", "DZE": "S", "BYELORUSSIAN-UKRAINIAN I": "I", "JE": "J", "QA": "Q", "WE": "W",
@@ -19,7 +22,10 @@ SHAPED = {
     "CYRILLIC SMALL LETTER": {
         "A": "a", "IE": "e", "KA": "k", "O": "o", "ER": "p", "ES": "c", "U": "y", "HA": "x", "DZE": "s",
         "BYELORUSSIAN-UKRAINIAN I": "i", "JE": "j", "QA": "q", "WE": "w", "SHHA": "h", "KOMI DE": "d",
+        "PALOCHKA": "l", "PE": "n", "TE": "t", "GHE": "r",
     },
+    "LATIN SMALL LETTER": {"DOTLESS I": "i"},
+    "ARMENIAN SMALL LETTER": {"OH": "o"},
 }  # fmt: skip
 """Latin letters that others are shown as, by their names in Unicode."""
 

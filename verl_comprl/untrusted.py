@@ -81,8 +81,8 @@ brackets: Kimi, Skywork, Mistral; ``>>``: Falcon; bars: Fuyu, where a cell of a 
 SYNTAX = re.compile(r"[<>\[\]{}|]")
 """Characters of which every control token has one, but for words that a tokenizer marks as special."""
 _LOOKALIKES = str.maketrans(
-    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ◁▷∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝкАВЕІЈКМНОРЅТХСУԌԚԜοανριυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - these are the lookalikes
-    "<><><><><><><>|||||//::::aeopcyxisjdhqwkABEIJKMHOPSTXCYGQWoavpiuABEZHIKMNOPTYX",
+    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ◁▷∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝкАВЕІЈКМНОРЅТХСУԌԚԜοανριυΑΒΕΖΗΙΚΜΝΟΡΤΥΧӏптгτσγηıօ",  # noqa: RUF001 - these are the lookalikes
+    "<><><><><><><>|||||//::::aeopcyxisjdhqwkABEIJKMHOPSTXCYGQWoavpiuABEZHIKMNOPTYXlntrtoynio",
 )
 _BLANK = re.compile("[\u115f\u1160\u3164\uffa0\u2800]")
 """Letters and a symbol that show nothing, or a blank."""
