@@ -1,10 +1,11 @@
-"""Requests that wait on a disk which cannot be read, for a moment or for ever: none is lost for it."""
+"""Requests on a disk which is full or cannot be read, for a moment or for ever: none is lost for it."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
-from queues import MakeQueue, drain
+from queues import MakeQueue, MakeRequest, drain
 
 from verl_comprl.extractor import queue as module
 from verl_comprl.extractor.request_log import RequestLog
@@ -102,3 +103,75 @@ async def test_what_has_waited_on_disk_before_is_not_counted_again(make_queue: M
     recovered = make_queue(capacity=1, recover=True)
     for again in (resumed, recovered):
         assert again.on_disk == 2 and again.counts["spilled"] == 0
+
+
+# ---- full ----
+
+
+def refused_writes(monkeypatch: pytest.MonkeyPatch, *ids: str) -> set[str]:
+    """Let the disk have no room for requests; returns their ids, which may be changed."""
+    refused, put = {*ids}, RequestLog.put
+
+    def pwrite(self: RequestLog, key: str, text: str) -> None:
+        if key in refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(self, key, text)
+
+    monkeypatch.setattr(RequestLog, "put", pwrite)
+    return refused
+
+
+@pytest.mark.parametrize("use", ["put", "get", "acknowledge"])
+async def test_a_request_that_came_while_the_disk_was_full_survives_a_kill_once_there_is_room(
+    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """Whoever reported its episode was told that it is here, and does not report it again."""
+    refused = refused_writes(monkeypatch, "during")
+    queue = make_queue("before", "during", "other")
+    in_progress = await queue.get()
+    refused.clear()
+    if use == "put":
+        queue.put(make_request("after"))
+    elif use == "get":
+        await queue.get()
+    else:
+        queue.acknowledge(in_progress)
+    assert queue.counts["disk_failures"] == 1
+    recovered = await drain(make_queue(recover=True))
+    left = {"put": {"before", "after"}, "get": {"before"}, "acknowledge": set[str]()}[use]
+    assert {*recovered} == {"during", "other"} | left
+
+
+async def test_an_attempt_that_began_while_the_disk_was_full_counts_after_a_kill_once_there_is_room(
+    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue("a", max_attempts=1)
+    refused = refused_writes(monkeypatch, "a")
+    await queue.get()
+    refused.clear()
+    queue.put(make_request("b"))
+    recovered = make_queue(max_attempts=1, recover=True)
+    assert recovered.counts["dead"] == 1 and await drain(recovered) == ["b"]
+
+
+async def test_one_for_which_there_is_never_room_is_counted_once_and_keeps_no_other_from_the_file(
+    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = refused_writes(monkeypatch, "large", "small")
+    queue = make_queue("large", "small")
+    refused.remove("small")
+    for id in ("a", "b"):
+        queue.put(make_request(id))
+    assert queue.counts["disk_failures"] == 2
+    assert {*await drain(make_queue(recover=True))} == {"small", "a", "b"}
+
+
+async def test_one_that_is_done_before_there_is_room_is_not_written_any_more(
+    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = refused_writes(monkeypatch, "a")
+    queue = make_queue("a")
+    queue.acknowledge(await queue.get())
+    refused.clear()
+    queue.put(make_request("b"))
+    assert await drain(make_queue(recover=True)) == ["b"]

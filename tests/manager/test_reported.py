@@ -67,6 +67,35 @@ def test_what_a_full_disk_refused_is_counted_and_known_until_a_kill(tmp_path: Pa
     assert episodes.knows("b_0", 1) and episodes.lost == 3
 
 
+def test_what_a_full_disk_refused_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reported, "_LATE_LINES", 2)
+    folder = tmp_path / "queue"
+    folder.write_text("in the way")
+    episodes = ReportedEpisodes(folder / "reported.jsonl")
+    refused = {f"{number}_0": number for number in range(3)}
+    for id, step in refused.items():
+        episodes.add(id, step)
+    folder.unlink()
+    for later in ("a_0", "b_0", "c_0"):
+        episodes.add(later, 3)
+    assert ReportedEpisodes(folder / "reported.jsonl", recover=True).state() == episodes.state()
+    assert len((folder / "reported.jsonl").read_text().splitlines()) == 6, "each is there once"
+    assert episodes.lost == 3
+
+
+def test_what_was_never_written_is_forgotten_like_the_rest(tmp_path: Path) -> None:
+    folder = tmp_path / "queue"
+    folder.write_text("in the way")
+    episodes = ReportedEpisodes(folder / "reported.jsonl")
+    episodes.add("old_0", 9)
+    episodes.forget(10 + REMEMBERED_STEPS)
+    folder.unlink()
+    episodes.add("new_0", 110)
+    assert ReportedEpisodes(folder / "reported.jsonl", recover=True).state() == {"new_0": 110}
+
+
 @pytest.mark.parametrize("line", ["{}", "[]", "\x00", '{"id": 1, "step": 1}', '{"id": "x", "step": null}', "null"])
 def test_damaged_lines_are_left_out(tmp_path: Path, line: str) -> None:
     file = tmp_path / "reported.jsonl"

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from verl_comprl.experience.schema import DistillationRequest
@@ -36,6 +37,7 @@ WAITING = "waiting.jsonl"
 _LONGEST_BACKOFF = 60.0
 _READ_AGAIN_SECONDS = 5.0
 """Seconds until a disk from which a waiting request could not be read is asked again."""
+_LOGGED_AT_ONCE = 16  # of the requests that the file lacks: nobody waits long for them
 
 
 @dataclass
@@ -81,6 +83,8 @@ class DistillationQueue:
         self._redact = redactor()
         self._on_disk: deque[str] = deque()
         """Ids of those that are in the file only, oldest first, but for some that could not be read."""
+        self._unlogged: dict[str, _Pending] = {}
+        """Those in memory of which the file, whose disk was full, does not say all."""
         self._reads_again = False
         self._saving = False
         self._idle = asyncio.Event()
@@ -114,6 +118,7 @@ class DistillationQueue:
         if self._has(request.id):
             return False
         self._admit(_Pending(request.redacted(self._redact)))
+        self._log_again()
         return True
 
     def _has(self, id: str) -> bool:
@@ -122,17 +127,15 @@ class DistillationQueue:
     async def get(self) -> DistillationRequest:
         """Wait for the next request; it stays pending until it is acknowledged or given up."""
         pending = self._pending[await self._ready.get()]
-        if pending.request.id in self._log:
-            try:
-                begun = replace(pending, attempts=pending.attempts + 1)
-                self._log.put(pending.request.id, begun.to_json())
-            except OSError as error:
-                self._count_disk_failure(f"an attempt would not be counted after a kill: {error}")
+        if not self._log.unread:
+            self._try_log(replace(pending, attempts=pending.attempts + 1))
+        self._log_again()
         return pending.request
 
     def acknowledge(self, request: DistillationRequest) -> None:
         """Remove a request whose result is committed, and load waiting requests from disk."""
         self._forget(request.id)
+        self._log_again()
         self._load()
 
     def _load(self) -> None:
@@ -173,6 +176,7 @@ class DistillationQueue:
 
     def _forget(self, id: str) -> None:
         self._pending.pop(id, None)
+        self._unlogged.pop(id, None)
         try:
             self._log.remove(id)
         except OSError as error:
@@ -350,12 +354,22 @@ class DistillationQueue:
         self._ready.put_nowait(pending.request.id)
 
     def _try_log(self, pending: _Pending) -> bool:
+        """Write a request to the file; one that is refused is counted once, and the last to be tried again."""
+        id = pending.request.id
+        was_refused = self._unlogged.pop(id, None) is not None
         try:
-            self._log.put(pending.request.id, pending.to_json())
+            self._log.put(id, pending.to_json())
         except OSError as error:  # using too much memory is better than losing an episode
-            self._count_disk_failure(f"a request is in memory only: {error}")
-            return False
-        return True
+            self._unlogged[id] = pending
+            if not was_refused:
+                self._count_disk_failure(f"if killed now, a request would be lost, or an attempt not counted: {error}")
+        return id not in self._unlogged
+
+    def _log_again(self) -> None:
+        """Write what the file lacks, if there is room by now: who has reported an episode will not do so again."""
+        for pending in [*islice(self._unlogged.values(), _LOGGED_AT_ONCE)]:
+            if self._log.unread or not self._try_log(pending):
+                break
 
     def _give_up(self, pending: _Pending, reason: str) -> None:
         """Write a pending request to the dead letters and remove it; it is kept while that fails, and tried again."""

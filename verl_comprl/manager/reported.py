@@ -9,6 +9,7 @@ as well.
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from verl_comprl.files import dated, patiently
@@ -21,6 +22,8 @@ REMEMBERED_STEPS = 100
 """Steps for which an episode is remembered: longer than an asynchronous trainer holds a prompt."""
 _SLACK_LINES = 10_000
 """The file is written again when it has more lines of forgotten episodes than this, and than of remembered ones."""
+_LATE_LINES = 100
+"""Lines that there was no room for, and that are tried again with the next one."""
 
 
 class ReportedEpisodes:
@@ -30,11 +33,16 @@ class ReportedEpisodes:
         """Start empty, or with what ``file`` holds of a process that was killed."""
         self._file = file
         self._steps: dict[str, int] = {}
+        self._late: dict[str, int] = {}
+        """Those that the file lacks, as its disk was full."""
         self._lines = 0
         self._first = 0
         """First step whose episodes are remembered."""
         self.lost = 0
-        """Episodes whose ids could not be written or read: after a kill a second report of them would count."""
+        """Episodes whose ids could not be written or read: after a kill a second report of them would count.
+
+        Those that were written later, when there was room, stay counted.
+        """
         if recover:
             self._recover()
         else:
@@ -48,18 +56,22 @@ class ReportedEpisodes:
     def add(self, id: str, step: int) -> None:
         """Remember an episode of ``step``, before it is counted."""
         self._steps[id] = step
+        steps = {id: step} | dict(islice(self._late.items(), _LATE_LINES))
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            append_lines(self._file, _line(id, step))
+            append_lines(self._file, b"".join(_line(*each) for each in steps.items()))
         except OSError as error:
+            self._late[id] = step
             self._lose(1, error)
         else:
-            self._lines += 1
+            self._lines += len(steps)
+            self._late = {id: at for id, at in self._late.items() if id not in steps}
 
     def forget(self, step: int) -> None:
         """Forget the episodes that are too old to be reported again when ``step`` is closed."""
         self._first = step - REMEMBERED_STEPS
         self._steps = {id: at for id, at in self._steps.items() if at >= self._first}
+        self._late = {id: at for id, at in self._late.items() if at >= self._first}
         if self._lines - len(self._steps) > max(_SLACK_LINES, len(self._steps)):
             self._rewrite()
 
@@ -101,6 +113,7 @@ class ReportedEpisodes:
                 aside.unlink()
         else:
             self._lines = len(self._steps)
+            self._late.clear()
 
     def _lose(self, episodes: int, error: Exception) -> None:
         if not self.lost:
