@@ -1,8 +1,10 @@
 """Choice of a guide: one per rollout or one per prompt, and exploration."""
 
 import asyncio
+from typing import Any, Literal
 
 import pytest
+from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
 from managed import WHERE, Open
 
 from verl_comprl.manager import guides
@@ -109,3 +111,33 @@ async def test_what_is_explored_depends_on_seed_and_step_and_not_on_the_past(ope
     other = ExperienceManager(setup.manager._config, setup.bank, seed=1)
     await other.collect(1)
     assert [setup.bank.random.random() for _ in range(3)] != drawn[0]
+
+
+@pytest.mark.parametrize("per", ["rollout", "prompt"])
+async def test_guides_for_which_an_embedder_hangs_end_and_are_counted(
+    open_manager: Open, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch, per: Literal["rollout", "prompt"]
+) -> None:
+    """As Ray runs them: so many at a time, whoever still waits for them. The calls behind them have their turn."""
+    monkeypatch.setattr(guides, "RETRIEVAL_SECONDS", 0.1)
+    setup = await open_manager(guide_per=per)
+    await setup.seed(QUERY)
+    slots, goes_on, embed = asyncio.Semaphore(4), asyncio.Event(), embedder.embed_documents
+
+    async def hang(texts: Any) -> Any:
+        await goes_on.wait()
+        return await embed(texts)
+
+    async def guide(number: int) -> str:
+        async with slots:
+            asked = setup.manager.guide(f"{number}", *WHERE, prompt=f"{number // 2}", read_only=number >= 8)
+            return (await asked).status
+
+    embedder.embed_documents = hang
+    try:
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*map(guide, range(10))) == ["degraded"] * 10
+            metrics = await setup.manager.collect(1)
+    finally:
+        goes_on.set()  # closing the bank waits for it
+    assert metrics["guides/degraded"] == 8, "those of an evaluation are not counted"
+    assert metrics["failures/guide:TimeoutError"] == (10 if per == "rollout" else 6)

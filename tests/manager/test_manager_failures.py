@@ -247,7 +247,7 @@ async def test_vectors_that_are_no_vectors_reach_no_entry_and_no_query(
 async def test_an_embedder_that_hangs_costs_answers_and_no_step(
     open_manager: Open, embedder: FakeEmbedder, make_request: MakeRequest
 ) -> None:
-    """A guide is waited for by the rollout, with a limit of its own (``rollout/guidance.py``)."""
+    """A guide is waited for longer (``guides.RETRIEVAL_SECONDS``)."""
     setup = await open_manager(search_and_ask=SearchAndAskConfig(timeout=0.1))
     setup.start()
     await setup.seed("open the door")

@@ -90,7 +90,7 @@ class ExperienceManager:
         """The latest batch, and the version of the weights that it is for."""
         self._totals = Totals()
         self._format_watch = FormatWatch()
-        self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
+        self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per, fail=self._fail)
         self._reported = ReportedEpisodes(Path(config.queue.folder) / REPORTED, recover=recover)
         self._free_half = FreeHalf()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class ExperienceManager:
     ) -> Guide:
         """Retrieve one entry for the start of an episode, which is a rollout of ``prompt``."""
         if read_only:
-            retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=True)
+            retrieval = await self._guides.retrieve(query, task=task, environment=environment, read_only=True)
         else:
             choice = await self._guides.choose(query, task, environment, prompt=prompt)
             retrieval = choice.retrieval
