@@ -117,6 +117,23 @@ def test_a_watchdog_that_fails_says_so_once_and_does_no_harm(
     assert capsys.readouterr().out.count("KeyError: 'lost'") == 1
 
 
+def test_work_of_a_manager_that_hangs_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is silent for some looks; what it says after them tells."""
+    what, said = f"{situation.MANAGER} > distillation", list[str]()
+    answers: list[Any] = [[UnderWay("distillation", age, 1)] for age in (10.0, 70.0)]
+    answers += [situation.SILENT, "failed: ActorUnavailableError", [UnderWay("distillation", 130.0, 1)], []]
+    process = SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=lambda function: None)})
+    monkeypatch.setattr(situation, "experience_manager", lambda _: {situation.MANAGER: process})
+    monkeypatch.setattr(situation, "ask", lambda asked: dict.fromkeys(asked, answers.pop(0)))
+    monkeypatch.setattr(watching, "situation", lambda _: iter(()))
+    watch = watching.Watch(Trainer(after=1), watching.Watchdog(60, 3), said.append)
+    while answers:
+        watch.look()
+    heads = [text for text in said if text]
+    limit = "so far, which is more than 60 s"
+    assert heads == [f"watchdog: {what}: {age}" for age in (f"70 s {limit}", "resumed after 2 min 10 s")]
+
+
 def test_a_hang_is_named_though_the_other_processes_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Any) -> Iterator[str]:
         raise WaitTimeout("something", 5)

@@ -48,10 +48,12 @@ def situation(trainer: Any) -> Iterator[str]:
     yield f"{sum(not isinstance(answers[name], str) for name in processes)} of {len(processes)} processes answer"
 
 
-def manager_work(trainer: Any) -> list[UnderWay]:
-    """Return what the experience manager works on in the background; nothing if it cannot say."""
+def manager_work(trainer: Any) -> list[UnderWay] | None:
+    """Return what the experience manager works on in the background; None if it does not say."""
     asked = {name: process.__ray_call__.remote(under_way) for name, process in experience_manager(trainer).items()}
-    answers = [answer for answer in ask(asked).values() if isinstance(answer, list)]
+    answers = ask(asked).values()
+    if any(isinstance(answer, str) for answer in answers):
+        return None
     return [work._replace(what=f"{MANAGER} > {work.what}") for answer in answers for work in answer]
 
 

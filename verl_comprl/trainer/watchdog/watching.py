@@ -141,14 +141,17 @@ class Watch:
     ) -> None:
         """Watch ``trainer``; the other arguments are those of :func:`watching`, and what ends the run."""
         self._trainer, self._watchdog, self._announce, self._end = trainer, watchdog, announce, end
+        self._of_manager: list[UnderWay] = []
+        """What the experience manager worked on when it last said so: if it hangs, that has not ended."""
         self._failed: set[int] = set()
         """Threads that have said that they failed."""
 
     def look(self) -> None:
         """Look once; never raises."""
         here = under_way()
-        work = here + [item._replace(thread=0) for item in self.guarded(lambda: manager_work(self._trainer), [])]
-        findings = self.guarded(lambda: self._watchdog.look(_oldest(work)), [])
+        if (found := self.guarded(lambda: manager_work(self._trainer), None)) is not None:
+            self._of_manager = [item._replace(thread=0) for item in found]
+        findings = self.guarded(lambda: self._watchdog.look(_oldest(here + self._of_manager)), [])
         # First of all, and each by itself: that other processes cannot be asked must not keep a hang from being ended.
         if hung := self._watchdog.hung(_stalled(here)):
             return self._end(self.guarded(lambda: self._reason(hung, here), f"{hung.what} hangs"))
