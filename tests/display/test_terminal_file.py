@@ -27,8 +27,10 @@ def read_until(descriptor: int, end: bytes) -> bytes:
     return found
 
 
-def test_lines_come_in_order_once_a_full_terminal_takes_some_again(pipe: tuple[int, TextIO]) -> None:
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_lines_come_in_order_once_a_full_terminal_takes_some_again(pipe: tuple[int, TextIO], is_blocking: bool) -> None:
     reading, file = pipe
+    os.set_blocking(file.fileno(), is_blocking)
     terminal = TerminalFile(file)
     began = time.monotonic()
     assert [terminal.write(f"line {number} …\n") for number in range(100)] == [9] * 10 + [10] * 90
@@ -37,6 +39,14 @@ def test_lines_come_in_order_once_a_full_terminal_takes_some_again(pipe: tuple[i
     assert read_until(reading, "line 99 …\n".encode()).lstrip(b"x") == lines.encode()
     terminal.write("end\n")
     assert read_until(reading, b"end\n") == b"end\n"
+
+
+def test_a_text_that_is_larger_than_a_non_blocking_pipe_comes_whole(pipe: tuple[int, TextIO]) -> None:
+    reading, file = pipe
+    os.set_blocking(file.fileno(), False)
+    text = "".join(f"line {number}\n" for number in range(50_000)) + "end\n"
+    TerminalFile(file).write(text)
+    assert read_until(reading, b"end\n").lstrip(b"x") == text.encode()
 
 
 def test_what_a_terminal_does_not_take_is_lost_in_the_end(

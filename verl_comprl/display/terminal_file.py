@@ -4,6 +4,7 @@ Lines are lost then, and not the run: whoever prints waits a moment only.
 """
 
 import os
+import select
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
@@ -59,4 +60,7 @@ class TerminalFile(LastingFile):
         # Not by the file, whose lock Python wants when it exits: it would abort if the terminal keeps this thread.
         data = text.encode(self._file.encoding or "utf-8", errors="replace")
         while data:
-            data = data[os.write(descriptor, data) :]
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:  # whoever started the run, or is in the same pipe, has made it non-blocking
+                select.select([], [descriptor], [])
