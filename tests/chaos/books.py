@@ -29,7 +29,7 @@ def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
     * An episode was distilled, waits in the queue, is a dead letter, or was not drawn: also one that the manager did
       not confirm in time, which is reported again. As many of those may be missing as agent loops have given up, and
       those that were not trained: a stop may have ended their agent loop.
-    * No episode was both distilled and given up, or given up twice.
+    * No episode was distilled twice, both distilled and given up, or given up twice.
     * An outcome rewards each call whose text the episode has read, and no other, once.
     * An entry of the bank has the uses and successes of the episodes that read it, and was written by a call.
 
@@ -46,6 +46,7 @@ def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
         *_unconfirmed(books),
         *_twice(books.dead, "dead letter of episode"),
         *_undistilled(books),
+        *_distilled_twice(books),
         *_rewards(books),
         *_reads(books),
         *_entries(books),
@@ -198,6 +199,15 @@ def _undistilled(books: Books) -> Iterator[str]:
     for id, each in missing.items():
         if not books.may_be_missing(each) or late > books.given_up > 0:
             yield f"episode {id} of step {each['step']} has vanished"
+
+
+def _distilled_twice(books: Books) -> Iterator[str]:
+    """One distillation writes several entries, which are noted again after a kill; but it is on record once."""
+    calls = [event for event in books.record.call_events() if event["event"] == "call"]
+    yield from _twice((call["episode"] for call in calls if call["kind"] == "distill"), "distillation of episode")
+    written, nothing = ({event["episode"] for event in books.events[name]} for name in ("written", "nothing"))
+    for id in written & nothing:
+        yield f"episode {id} was distilled into entries, and into none"
 
 
 def _rewards(books: Books) -> Iterator[str]:

@@ -122,6 +122,11 @@ def test_clean_books_have_no_problems(tmp_path: Path) -> None:
         (lambda books: books.dead.clear(), "episode third of step 2 has vanished"),
         (lambda books: books.events.pop(2), "episode fourth of step 2 has vanished"),
         (lambda books: books.dead.append("third"), "dead letter of episode third is there 2 times"),
+        (lambda books: books.calls.append(call("c", "first", 2)), "distillation of episode first is there 2 times"),
+        (
+            lambda books: books.events.append({"event": "nothing", "episode": "first", "call": "c", "step": 2}),
+            "episode first was distilled into entries, and into none",
+        ),
         (lambda books: books.dead.append("first"), "episode first was distilled, and is a dead letter"),
         (lambda books: books.dead.append("fourth"), "episode fourth was distilled, and is a dead letter"),
         (
@@ -261,6 +266,14 @@ def test_a_killed_manager_loses_no_episode_and_counts_none_twice(tmp_path: Path)
     books.usage.update(uses=2)
     vanished, twice = problems(books.write(tmp_path))
     assert "second of step 2 has vanished" in vanished and "has 2 uses in room, its events 0 to 1" in twice
+
+
+def test_entries_of_a_distillation_and_notes_of_them_after_a_kill_are_not_a_second_one(tmp_path: Path) -> None:
+    books = Books()
+    books.events += [{**books.events[0], "entry": "another"}, books.events[0]]
+    books.calls.append({**call("m", "", 2), "kind": "merge", "episode": None})
+    books.calls += [{**call(id, "", 2), "kind": "answer", "episode": None} for id in ("a", "b")]
+    assert problems(books.write(tmp_path)) == []
 
 
 def test_rewards_that_wait_for_the_free_half_are_no_problem(tmp_path: Path) -> None:
