@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 from cachetools import LRUCache
 
+from verl_comprl.experience.embedding.errors import EmbedderUnavailable
+
 
 class VectorCache:
     """LRU cache in front of an embedder. A vector requested while it is being computed is not computed again."""
@@ -52,6 +54,30 @@ class VectorCache:
         for vectors in await asyncio.gather(*map(asyncio.shield, waiting)):
             found |= vectors
         return [found[text] for text in texts]
+
+    async def embed_each(self, texts: Sequence[str]) -> list[np.ndarray | Exception]:
+        """Return the vector of each text, or why it has none: one that an endpoint refuses must not cost the others.
+
+        Endpoints refuse a request as a whole for one text that is too long, so the texts are then embedded alone.
+
+        Raises:
+            EmbedderUnavailable: If the embedder is away: asking again for each would only take longer.
+        """
+        try:
+            return [*await self.embed(texts)]
+        except EmbedderUnavailable:
+            raise
+        except Exception as error:
+            if len(texts) == 1:
+                return [error]
+        return await asyncio.gather(*map(self._embed_alone, texts))
+
+    async def _embed_alone(self, text: str) -> np.ndarray | Exception:
+        try:
+            (vector,) = await self.embed([text])
+        except Exception as error:
+            return error
+        return vector
 
     async def _embed(self, texts: list[str]) -> dict[str, np.ndarray]:
         try:

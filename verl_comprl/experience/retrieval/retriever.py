@@ -124,18 +124,20 @@ class Retriever:
         text = self._clean(text)
         if not text:
             return []
-        async with self._embedded([text]) as vectors:
-            request = SearchRequest(vectors[0], limit, *scope, exclude=exclude, quarantined=quarantined)
+        async with self._embedded([text]) as (vector,):
+            if isinstance(vector, Exception):
+                raise vector
+            request = SearchRequest(vector, limit, *scope, exclude=exclude, quarantined=quarantined)
             (hits,) = await self._ledger.search([request])
             by_id = self._ledger.table.by_id
             return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
 
     @asynccontextmanager
-    async def _embedded(self, texts: Sequence[str]) -> AsyncIterator[list[np.ndarray]]:
+    async def _embedded(self, texts: Sequence[str]) -> AsyncIterator[list[np.ndarray | Exception]]:
         """Embed queries, then block changes while the context is open; a slow embedder blocks none."""
         while True:
             queries = self.queries
-            vectors = await queries.embed(texts)
+            vectors = await queries.embed_each(texts)
             async with self._ledger.reading():
                 if self.queries is queries:  # else the bank was embedded again meanwhile: these are vectors of another
                     yield vectors
@@ -155,32 +157,28 @@ class Retriever:
     async def _answer(self, queries: list[tuple[_Query, bool]]) -> list[Experience | Exception | None]:
         """Answer a micro-batch: embed, then search and choose under the read lock; identical queries share a search.
 
-        A query whose vector cannot be used gets an exception, the others of the batch their answers.
+        A query that cannot be embedded, or whose vector cannot be used, gets an exception, the others their answers.
         """
         distinct = list(dict.fromkeys(query for query, _ in queries))
         async with self._embedded([query.text for query in distinct]) as embedded:
-            vectors = dict(zip(distinct, embedded, strict=True))
+            vectors = dict(zip(distinct, map(_checked, embedded), strict=True))
+            failed = {query: vector for query, vector in vectors.items() if isinstance(vector, Exception)}
             pools = {query: self._cached_pool(query) for query in distinct}
-            unknown = [query for query, pool in pools.items() if pool is None and is_usable(vectors[query])]
-            requests = [
-                SearchRequest(
-                    vectors[query],
-                    self._config.retrieval_pool,
-                    task=query.task,
-                    environment=query.environment,
+            unknown = {
+                query: SearchRequest(
+                    vector, self._config.retrieval_pool, task=query.task, environment=query.environment
                 )
-                for query in unknown
-            ]
+                for query, vector in vectors.items()
+                if pools[query] is None and not isinstance(vector, Exception)
+            }
             # A store can hold entries that memory does not, after a write that failed half way: those are no answers.
             table = self._ledger.table
-            for query, hits in zip(unknown, await self._ledger.search(requests), strict=True):
+            for query, hits in zip(unknown, await self._ledger.search([*unknown.values()]), strict=True):
                 found = [hit for hit in hits if hit.id in table.by_id and hit.id not in table.quarantined]
                 self._pools[query] = pools[query] = found
             return [
-                ValueError("the embedder gave a vector that is zero or not finite")
-                if pool is None
-                else self._choose(pool, count)
-                for pool, count in ((pools[query], count) for query, count in queries)
+                failed[query] if (pool := pools[query]) is None else self._choose(pool, count)
+                for query, count in queries
             ]
 
     def _explore(self, query: _Query, count: bool, task: str) -> Experience | None:
@@ -218,6 +216,12 @@ class Retriever:
         if not count:
             return entry
         return self._ledger.table.set_counters(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)
+
+
+def _checked(vector: np.ndarray | Exception) -> np.ndarray | Exception:
+    if isinstance(vector, Exception) or is_usable(vector):
+        return vector
+    return ValueError("the embedder gave a vector that is zero or not finite")
 
 
 def _may_answer(entry: Experience, query: _Query) -> bool:
