@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.experience import Experience, TaskUsage
+from verl_comprl.experience import Experience, TaskUsage, derive_id
 
 COUNTS = st.integers(0, 50)
 
@@ -48,3 +48,8 @@ def test_totals_are_sums_over_tasks(counts: list[tuple[int, int, int, int]]) -> 
 def test_names_are_a_sorted_set() -> None:
     made = entry(tasks=("b", "a", "b"), environments=["x"])
     assert (made.tasks, made.environments) == (("a", "b"), ("x",))
+
+
+def test_ids_stay_as_they_are_in_banks_and_any_text_has_one() -> None:
+    assert derive_id("distill", "épisode", 7) == "6e13b602-24b3-5f52-800b-b663b7b315d7"
+    assert derive_id("half an emoji \ud83d") != derive_id("half an emoji \ude00")

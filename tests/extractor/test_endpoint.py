@@ -1,6 +1,7 @@
 """The endpoint back end against a local HTTP server: requests, answers, failures."""
 
 import asyncio
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from chat_endpoint import ChatEndpoint, refusal
 from openai import APIStatusError, APITimeoutError
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from verl_comprl.experience.schema import Add, DistillationRequest
+from verl_comprl.experience.schema import Add, DistillationRequest, Retain
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
 from verl_comprl.extractor.config import EndpointConfig
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
@@ -179,3 +180,12 @@ async def test_a_distillation_through_an_endpoint(
     assert list(record.response_ids) == [] == list(record.response_log_probs)
     expected = distill_messages("", request.goal, [], render_trajectory(request.turns), success=True)
     assert served.requests[0]["messages"] == expected
+
+
+async def test_an_answer_with_half_an_emoji_is_merged_as_any_other(served: ChatEndpoint, tokenizer: Any) -> None:
+    reply = '<answer>[{"operation": "retain", "ids": [1]}]</answer> \ud83d'
+    body = json.dumps({"choices": [{"message": {"content": reply}}]})
+    served.failures = [Response(body, media_type="application/json")]
+    calls = ExtractorCalls(tokenizer, connect(served), max_prompt_tokens=100_000, max_operations=3)
+    answer, _ = await calls.merge(["x"], 5, listed=["1"])
+    assert answer.operations == (Retain(ids=(1,)),)

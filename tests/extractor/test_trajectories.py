@@ -99,6 +99,16 @@ def recorded(id: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def test_half_an_emoji_costs_no_episode(tmp_path: Path) -> None:
+    """Agents in JavaScript cut texts between the halves of a pair."""
+    messages = [{"role": "user", "content": "Greet \ud83d"}, {"role": "assistant", "content": "hi 😀", "x\ude00": 1}]
+    first, second = read_episodes(
+        written(tmp_path, *({"success": True, "goal": goal, "messages": messages} for goal in ("", "win \ud83d")))
+    )
+    assert (first.goal, second.goal, second.turns[0].observation) == ("Greet ?", "win ?", "Greet ?")
+    assert first.turns[0].response == "hi 😀" and first.model_dump_json()
+
+
 def test_a_run_gives_its_training_episodes_that_were_played_to_their_end(tmp_path: Path) -> None:
     files = StepFiles(tmp_path / "episodes")
     for step, episodes in {

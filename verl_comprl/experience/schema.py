@@ -26,7 +26,9 @@ _NAMESPACE = uuid.UUID("8b1d6a52-5f0e-4a53-9a55-0d6f3f6f6c11")
 
 def derive_id(*parts: str | int) -> str:
     """Return the UUID5 of ``parts``. Equal parts give equal ids, so that writing the same entry twice is harmless."""
-    return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
+    name = "\x1f".join(str(part) for part in parts)
+    # Lone surrogates are escaped: a model or an agent's log may have cut an emoji in half.
+    return str(uuid.uuid5(_NAMESPACE, name.encode("utf-8", "backslashreplace").decode()))
 
 
 def is_uuid(id: str) -> bool:

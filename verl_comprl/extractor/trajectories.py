@@ -134,8 +134,13 @@ def _lines(file: Path) -> Iterator[tuple[int, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    yield number, json.loads(line)
+                    yield number, _without_half_pairs(json.loads(line))
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"{file}, line {number} is not JSON: {error}") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
+
+
+def _without_half_pairs(fields: Any) -> Any:
+    """Return JSON with a question mark for half of a surrogate pair, which neither a file nor a request can hold."""
+    return json.loads(json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace"))
