@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from embedding_endpoint import EmbeddingEndpoint
 from fake_embedder import FakeEmbedder
 from local_server import LocalServer
 from openai import APIStatusError
@@ -148,6 +149,33 @@ async def test_unusable_answers_are_refused(
     endpoint.change = change
     with pytest.raises(ValueError, match=message):
         await embedder.embed_documents(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("<html>sign in</html>", "has no vectors: <html>sign in</html>"),
+        ("{}", "has no vectors"),
+        ("null", "has no vectors: None"),
+        ("[]", "has no vectors"),
+        ('{"data": null}', "has no vectors"),
+        ('{"data": "abc"}', "has no vectors"),
+        ('{"data": [{"index": 0, "embedding": null}]}', "has no vectors"),
+        ('{"data": [{"index": 0, "embedding": [[1, 2], [3, 4]]}]}', "has no vectors"),
+        ('{"data": [{"index": 0, "embedding": [1, [2]]}]}', "has no vectors"),
+        (f'{{"data": [{{"index": 0, "embedding": [{"9" * 400}]}}]}}', "cannot be read: int too large"),
+        ("[" * 100_000, "cannot be read: maximum recursion depth"),
+        ('{"data', "cannot be read"),
+    ],
+)
+async def test_answers_of_any_other_form_are_named(body: str, message: str) -> None:
+    endpoint = EmbeddingEndpoint()
+    kind = "text/html" if body.startswith("<") else "application/json"
+    endpoint.failures = [Response(body, media_type=kind)]
+    endpoint.server.start()
+    with pytest.raises(ValueError, match=rf"endpoint '{endpoint.url}' with model 'm': the endpoint's answer {message}"):
+        await OpenAIEmbedder.create(endpoint.url, "m")
+    endpoint.server.stop()
 
 
 async def test_an_endpoint_that_does_not_answer_is_named(endpoint: Endpoint) -> None:

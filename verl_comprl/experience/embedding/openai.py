@@ -15,6 +15,9 @@ from verl_comprl.experience.busy import BUSY
 from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 from verl_comprl.openai_client import open_client, reason
 
+_SHOWN = 200
+"""Characters of an unusable answer that its error shows."""
+
 
 class OpenAIEmbedder:
     """Vectors from ``POST <url>/embeddings``, L2-normalised here because not every endpoint does it.
@@ -128,11 +131,30 @@ class OpenAIEmbedder:
                 if isinstance(error, APIConnectionError) or getattr(error, "status_code", None) in BUSY:
                     raise EmbedderUnavailable(f"{self._client.base_url}: {error}") from error
                 raise
-        rows = sorted(answer.data, key=lambda row: row.index)  # the order is not guaranteed, the index is
-        if [row.index for row in rows] != list(range(len(texts))):
-            raise ValueError(f"the endpoint returned {len(rows)} vectors for {len(texts)} texts, or with wrong indices")
-        vectors = np.array([row.embedding for row in rows], dtype=np.float32)
+            except (ValueError, RecursionError, OverflowError) as error:
+                raise ValueError(f"the endpoint's answer cannot be read: {error}") from error
+        indices, vectors = _vectors(answer)
+        if indices != list(range(len(texts))):
+            raise ValueError(
+                f"the endpoint returned {len(indices)} vectors for {len(texts)} texts, or with wrong indices"
+            )
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(norms).all() and norms.all()):
             raise ValueError("the endpoint returned a vector that is zero or not finite")
         return vectors / norms
+
+
+def _vectors(answer: Any) -> tuple[list[Any], np.ndarray]:
+    """Return the indices of an answer's vectors, which give the order, and the vectors, sorted by them.
+
+    Raises:
+        ValueError: If it has none: the client makes objects of any JSON, and returns what is not called JSON as text.
+    """
+    try:
+        rows = sorted(answer.data, key=lambda row: row.index)
+        vectors = np.array([row.embedding for row in rows], dtype=np.float32)
+        if rows and vectors.ndim != 2:
+            raise ValueError(f"they have {vectors.ndim} dimensions")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the endpoint's answer has no vectors: {str(answer)[:_SHOWN]}") from error
+    return [row.index for row in rows], vectors
