@@ -54,6 +54,15 @@ def test_keys_that_were_set_for_the_workers_become_references(tmp_path: Path, mo
     assert load_config(tmp_path).ray_init.runtime_env.env_vars.WANDB_API_KEY == "sk-of-the-next-shell"
 
 
+def test_a_variable_that_says_where_the_tokenizer_lies_hides_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENIZER_PATH", "/models/Qwen3-4B")
+    save_config(OmegaConf.create({"path": "/models/Qwen3-4B", "again": "${oc.env:TOKENIZER_PATH}"}), tmp_path)
+    monkeypatch.delenv("TOKENIZER_PATH")
+    assert load_config(tmp_path) == {"path": "/models/Qwen3-4B", "again": "/models/Qwen3-4B"}
+
+
 def test_metrics_backends_get_no_key_but_those_that_they_are_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_ACCESS", "sk-of-the-endpoint")
     monkeypatch.setenv("COMPRL_REDACT", "LLM_ACCESS")

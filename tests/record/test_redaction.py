@@ -72,22 +72,27 @@ def test_a_variable_that_is_removed_meanwhile_is_left_out() -> None:
     assert redactor(Removing(variables))(b'"secondsecret"') == b'"***"'
 
 
-@pytest.mark.parametrize("name", ["BASIC_AUTH", "DB_PASS", "PROXY_AUTH"])
+@pytest.mark.parametrize("name", ["BASIC_AUTH", "DB_PASS", "PROXY_AUTH", "TOKENS", "TOKENIZER_KEY", "PATH_TOKEN"])
 def test_names_of_other_habits_are_secret_too(name: str) -> None:
     assert text_redactor({name: "sk-0123456789"})("sk-0123456789") == "***"
 
 
-@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "RAY_AUTH_MODE", "SSH_AUTH_SOCK", "DATABASE_URL"])
+PLACES = ["TOKENIZER_PATH", "TOKENIZER", "HF_TOKENIZERS", "SSH_KEY_PATH", "AWS_WEB_IDENTITY_TOKEN_FILE", "secret_dir"]
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "RAY_AUTH_MODE", "SSH_AUTH_SOCK", "DATABASE_URL", *PLACES])
 def test_other_names_are_not(name: str) -> None:
     assert text_redactor({name: "/home/somebody"})("/home/somebody") == "/home/somebody"
 
 
 def test_a_variable_can_name_others_as_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMPRL_REDACT", "DATABASE_URL")
+    monkeypatch.setenv("COMPRL_REDACT", "DATABASE_URL,KEY_FILE")
+    monkeypatch.setenv("KEY_FILE", "the key itself")
+    assert text_redactor()("the key itself") == "***"
     redact_also("LLM_ACCESS")
     redact_also("OPENAI_API_KEY")
     redact_also("")
-    assert os.environ["COMPRL_REDACT"] == "DATABASE_URL,LLM_ACCESS"
+    assert os.environ["COMPRL_REDACT"] == "DATABASE_URL,KEY_FILE,LLM_ACCESS"
     monkeypatch.setenv("DATABASE_URL", "db://somewhere")
     monkeypatch.setenv("LLM_ACCESS", "sk-0123456789")
     text = "db://somewhere with sk-0123456789, named in DATABASE_URL,LLM_ACCESS"

@@ -23,12 +23,15 @@ MOST_SECRETS = 100
 REDACT = "COMPRL_REDACT"
 """Variable with the names of others whose values are secrets, whatever they are called; separated by commas."""
 
-_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_AUTH$|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile("KEY|TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|PASS$|_AUTH$|CREDENTIAL", re.IGNORECASE)
+_PLACE_NAME = re.compile("_(PATH|FILE|DIR)$", re.IGNORECASE)
+"""Says where a secret lies, which is none: a run's settings may have the same path."""
 
 
 def is_secret_name(name: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether a variable is called as one with a secret, or the environment names it as one."""
-    return bool(_SECRET_NAME.search(name)) or name in re.split(r"[\s,]+", environment.get(REDACT, ""))
+    called = _SECRET_NAME.search(name) and not _PLACE_NAME.search(name)
+    return bool(called) or name in re.split(r"[\s,]+", environment.get(REDACT, ""))
 
 
 def is_secret(name: str, value: str, environment: Mapping[str, str] = os.environ) -> bool:
