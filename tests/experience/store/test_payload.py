@@ -31,6 +31,7 @@ def test_a_replacement_that_was_interrupted_names_what_is_left_over() -> None:
     [
         {"entry": "{}"},
         {"stored": 1e300},
+        {"stored": 10**400},
         {"stored": 2.0**33 - 1},
         {"stored": -1.0},
         {"stored": "inf"},

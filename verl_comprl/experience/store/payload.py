@@ -50,7 +50,7 @@ class Contents:
             if not 0 <= stored < LAST_SECOND / 2:  # what is written next is dated after the latest
                 raise StoreError(f"{_unreadable(id)}: {_STORED} is {stored}")
             replaced = {old: max(stored, self._replaced.get(old, 0.0)) for old in payload.get(_REPLACES, ())}
-        except (StoreError, TypeError, ValueError) as error:
+        except (StoreError, TypeError, ValueError, OverflowError) as error:
             self.unreadable[str(id)] = str(error)
             return
         self._replaced |= replaced  # not before: a point that cannot be read removes nothing
