@@ -107,6 +107,14 @@ def test_secrets_of_several_lines_are_found_line_by_line_and_in_json_and_repr() 
     assert not [line for line in cleaned if "MIIEvQ" in line]
 
 
+def test_a_secret_is_found_however_json_writes_it() -> None:
+    environment = {"DB_PASSWORD": "pässwörd/größe", "OTHER_KEY": "abc/def+ghi==/jkl"}
+    shown = [json.dumps(value, ensure_ascii=ascii) for value in environment.values() for ascii in (True, False)]
+    shown += [text.replace("/", "\\/") for text in shown]
+    assert {text_redactor(environment)(text) for text in shown} == {'"***"'}
+    assert redacted(environment, shown) == ['"***"'] * 8
+
+
 def test_secrets_of_the_environment_do_not_reach_a_line() -> None:
     quoted = 'pa"ss\nwörd\\'
     environment = {

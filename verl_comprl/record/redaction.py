@@ -1,5 +1,6 @@
 """Removal of the secrets of this process's environment from text and from records."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -133,8 +134,10 @@ def _spellings(secrets: Iterable[str]) -> list[str]:
 def _forms(value: str) -> Iterator[str]:
     for text in _parts(value):
         yield text
-        yield encode(text).decode()[1:-1]
         yield repr(text)[1:-1]
+        for written in (encode(text).decode()[1:-1], json.dumps(text)[1:-1]):
+            yield written
+            yield written.replace("/", "\\/")  # as PHP does
 
 
 def _parts(value: str) -> Iterable[str]:
