@@ -63,6 +63,20 @@ def test_a_variable_that_says_where_the_tokenizer_lies_hides_no_path(
     assert load_config(tmp_path) == {"path": "/models/Qwen3-4B", "again": "/models/Qwen3-4B"}
 
 
+@pytest.mark.parametrize("text", ["${task} x", "$${a ${", r"a\${b}\\", r"\\${oc.env:HOME}", "'${nothing}': \\"])
+def test_a_text_that_looks_like_a_reference_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("PROMPT", text)
+    config = OmegaConf.create({"prompt": "${oc.env:PROMPT}", "given": "\\${task}", "list": ["${prompt}"]})
+    for _ in range(2):
+        save_config(config, tmp_path)
+        monkeypatch.delenv("PROMPT", raising=False)
+        config = load_config(tmp_path)
+        expected = {"prompt": text, "given": "${task}", "list": [text]}
+        assert OmegaConf.to_container(config, resolve=True) == expected
+
+
 def test_metrics_backends_get_no_key_but_those_that_they_are_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_ACCESS", "sk-of-the-endpoint")
     monkeypatch.setenv("COMPRL_REDACT", "LLM_ACCESS")

@@ -22,6 +22,8 @@ _VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
 _IN_URL = re.compile(r"(?<=://)([^/?#\s:@]*:)[^/?#\s]+(?=@)|((?<=http://)|(?<=https://))[^/?#\s:@]+(?=@)")
 """A password in a URL, or what stands alone in the place of user and password."""
 
+_REFERENCE = re.compile(r"(\\*)\$\{")
+
 
 def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> None:
     """Write ``config`` into ``folder``, resolved and without secrets.
@@ -111,7 +113,12 @@ def _without_secrets(resolved: Any, given: Any, clean: Callable[[str], str], *, 
     if isinstance(resolved, list):
         given = given if isinstance(given, list) else [None] * len(resolved)
         return [_without_secrets(*pair, clean, of_workers=of_workers) for pair in zip(resolved, given, strict=True)]
-    return clean(resolved) if isinstance(resolved, str) else resolved
+    return _escaped(clean(resolved)) if isinstance(resolved, str) else resolved
+
+
+def _escaped(text: str) -> str:
+    """Return how a setting is written whose text looks as if it referred to another: loading it gives the text."""
+    return _REFERENCE.sub(lambda found: rf"{found[1] * 2}\${{", text)
 
 
 def load_config(folder: Path, overrides: Sequence[str] = (), options: Iterable[str] = ()) -> Any:
