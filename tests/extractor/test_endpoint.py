@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,6 +124,16 @@ async def test_an_answer_without_usage_is_used_and_its_tokens_are_not_counted(se
     served.change = lambda answer: {name: value for name, value in answer.items() if name != "usage"}
     generation = await connect(served)(PROMPT)
     assert (generation.text, generation.usage) == ("advice", (0, 0))
+
+
+@pytest.mark.parametrize("count", ["7", 1e308, [1], -5, True, None, 2**40])
+async def test_a_token_count_that_is_none_is_not_added_up(served: ChatEndpoint, tokenizer: Any, count: Any) -> None:
+    served.change = lambda answer: {**answer, "usage": {"prompt_tokens": count, "completion_tokens": 5}}
+    tokens = Counter[str]()
+    calls = ExtractorCalls(tokenizer, connect(served), max_prompt_tokens=100_000, max_operations=3, tokens=tokens)
+    for _ in range(2):
+        await calls.answer("entry", "question", 1)
+    assert tokens == {"prompt": 0, "response": 10}
 
 
 async def test_an_answer_without_text_is_an_empty_one(served: ChatEndpoint) -> None:

@@ -21,6 +21,8 @@ _SHOWN = 200
 """Characters of an unusable answer that its error shows."""
 _CHECKED = 16
 """Tokens that the check at the start asks for."""
+_MOST_TOKENS = 2**31
+"""Of one call; a larger number is none."""
 
 
 class EndpointError(ValueError):
@@ -67,9 +69,9 @@ class Endpoint:
         if message is None or not isinstance(content, str | None):
             raise EndpointError(f"the endpoint's answer has no message: {str(answer)[:_SHOWN]}")
         usage = getattr(answer, "usage", None)
-        sent, sampled = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+        counts = _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens")
         # Without a text, as after a refusal, it is an answer that cannot be parsed.
-        return Generation([], [], 0, text=content or "", usage=(sent or 0, sampled or 0))
+        return Generation([], [], 0, text=content or "", usage=counts)
 
     async def check(self) -> None:
         """Request a few tokens, so that a wrong address, key, model or parameter shows before a run begins.
@@ -112,3 +114,9 @@ class Endpoint:
     @cached_property
     def _in_flight(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self._config.max_concurrent)
+
+
+def _tokens(usage: Any, name: str) -> int:
+    """Return a token count of an answer; 0 if it states none, or what cannot be one: the counts are added up."""
+    count = getattr(usage, name, None)
+    return count if type(count) is int and 0 < count < _MOST_TOKENS else 0
