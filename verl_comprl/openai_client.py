@@ -1,8 +1,10 @@
 """The client of OpenAI-compatible endpoints: how it is opened, and what its errors and answers say."""
 
+import asyncio
 from typing import Any
 
-from openai import AsyncOpenAI
+import httpx
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from verl_comprl.display.first_line import first_line
 
@@ -18,10 +20,28 @@ def open_client(url: str, key: str | None, *, timeout: float, retries: int = 2) 
     Args:
         url: Up to and with the version: ``http://127.0.0.1:8000/v1``.
         key: The endpoint's; without one if it needs none.
-        timeout: Seconds for one request.
+        timeout: Seconds for one request, all of its answer included.
         retries: Further attempts of a request.
     """
-    return AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, timeout=timeout, max_retries=retries)
+    http = _PunctualClient()
+    return AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, timeout=timeout, max_retries=retries, http_client=http)
+
+
+class _PunctualClient(DefaultAsyncHttpxClient):
+    """Limits a request as a whole; the client's own limit is for silence, not for an answer that comes in drops."""
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """Send a request and read its answer.
+
+        Raises:
+            httpx.ReadTimeout: If it takes longer than the server may be silent, as the client raises it.
+        """
+        seconds = request.extensions["timeout"]["read"]
+        try:
+            async with asyncio.timeout(seconds):
+                return await super().send(request, **options)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"no answer within {seconds:g} s") from error
 
 
 def reason(error: BaseException) -> str:

@@ -4,13 +4,13 @@ import asyncio
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from chat_endpoint import ChatEndpoint, refusal
 from openai import APIStatusError, APITimeoutError
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from verl_comprl.experience.schema import Add, DistillationRequest, Retain
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
@@ -94,6 +94,17 @@ async def test_a_late_answer_is_given_up_and_requested_again(
     with pytest.raises(APITimeoutError):
         await endpoint(PROMPT)
     assert len(sent) == 2
+
+
+async def test_an_answer_that_comes_in_drops_is_late_too(served: ChatEndpoint) -> None:
+    async def drops() -> AsyncIterator[bytes]:
+        for _ in range(60):
+            yield b" "
+            await asyncio.sleep(0.1)
+        yield b'{"choices": [{"message": {"content": "late"}}]}'
+
+    served.failures = [StreamingResponse(drops(), media_type="application/json")]
+    assert (await connect(served, timeout=2)(PROMPT)).text == "advice" and len(served.requests) == 2
 
 
 async def test_no_more_requests_at_once_than_allowed(served: ChatEndpoint) -> None:

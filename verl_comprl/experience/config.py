@@ -128,7 +128,7 @@ class EmbedderConfig(Settings):
     """Texts per forward pass or request."""
 
     timeout: PositiveFloat = 30.0
-    """Seconds for one request to the endpoint."""
+    """Seconds for one request to the endpoint, all of its answer included."""
 
     @field_validator("url")
     @classmethod

@@ -58,7 +58,7 @@ class EndpointConfig(Settings):
     without a key."""
 
     timeout: PositiveFloat = 120.0
-    """Seconds for one request."""
+    """Seconds for one request, all of its answer included."""
 
     retries: NonNegativeInt = 4
     """Further attempts of a request after status 408, 409, 429 or 5xx, a time-out or a lost connection. The pause

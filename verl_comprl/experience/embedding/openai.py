@@ -72,7 +72,7 @@ class OpenAIEmbedder:
             query_prompt: Put before every query; the model's card says which.
             document_prompt: Put before every entry, likewise.
             batch_size: Texts per request.
-            timeout: Seconds for one request; failed ones are tried twice more.
+            timeout: Seconds for one request, all of its answer included; failed ones are tried twice more.
             max_in_flight: Requests at the same time.
 
         Raises:
