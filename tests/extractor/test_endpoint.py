@@ -96,15 +96,20 @@ async def test_a_late_answer_is_given_up_and_requested_again(
     assert len(sent) == 2
 
 
-async def test_an_answer_that_comes_in_drops_is_late_too(served: ChatEndpoint) -> None:
-    async def drops() -> AsyncIterator[bytes]:
-        for _ in range(60):
-            yield b" "
+@pytest.mark.parametrize(("drops", "text", "requests"), [(60, "advice", 2), (10, "late", 1)])
+async def test_an_answer_that_comes_in_drops_has_ten_times_as_long_in_all(
+    served: ChatEndpoint, drops: int, text: str, requests: int
+) -> None:
+    """Services send blank lines while a request waits its turn."""
+
+    async def answer() -> AsyncIterator[bytes]:
+        for _ in range(drops):
+            yield b"\n"
             await asyncio.sleep(0.1)
         yield b'{"choices": [{"message": {"content": "late"}}]}'
 
-    served.failures = [StreamingResponse(drops(), media_type="application/json")]
-    assert (await connect(served, timeout=2)(PROMPT)).text == "advice" and len(served.requests) == 2
+    served.failures = [StreamingResponse(answer(), media_type="application/json")]
+    assert (await connect(served, timeout=0.4)(PROMPT)).text == text and len(served.requests) == requests
 
 
 async def test_no_more_requests_at_once_than_allowed(served: ChatEndpoint) -> None:

@@ -58,7 +58,8 @@ class EndpointConfig(Settings):
     without a key."""
 
     timeout: PositiveFloat = 120.0
-    """Seconds for one request, all of its answer included."""
+    """Seconds for which the endpoint may be silent. All of an answer may take ten times as long: some services send
+    blank lines while a request waits its turn, or the model thinks."""
 
     retries: NonNegativeInt = 4
     """Further attempts of a request after status 408, 409, 429 or 5xx, a time-out or a lost connection. The pause

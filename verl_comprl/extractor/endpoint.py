@@ -14,15 +14,13 @@ from verl_comprl.extractor.calls import Generation, Sampling
 from verl_comprl.extractor.config import EndpointConfig
 from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.extractor.prompts import Message
-from verl_comprl.openai_client import message_of, open_client, reason
+from verl_comprl.openai_client import CHAT_PATIENCE, message_of, open_client, reason, tokens_of
 from verl_comprl.untrusted import break_tags
 
 _SHOWN = 200
 """Characters of an unusable answer that its error shows."""
 _CHECKED = 16
 """Tokens that the check at the start asks for."""
-_MOST_TOKENS = 2**31
-"""Of one call; a larger number is none."""
 
 
 class EndpointError(ValueError):
@@ -68,8 +66,7 @@ class Endpoint:
         content = getattr(message, "content", None)
         if message is None or not isinstance(content, str | None):
             raise EndpointError(f"the endpoint's answer has no message: {str(answer)[:_SHOWN]}")
-        usage = getattr(answer, "usage", None)
-        counts = _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens")
+        counts = tokens_of(answer, "prompt_tokens"), tokens_of(answer, "completion_tokens")
         # Without a text, as after a refusal, it is an answer that cannot be parsed.
         return Generation([], [], 0, text=content or "", usage=counts)
 
@@ -109,14 +106,11 @@ class Endpoint:
 
     @cached_property
     def _client(self) -> AsyncOpenAI:
-        return open_client(self._config.url, self._key, timeout=self._config.timeout, retries=self._config.retries)
+        config = self._config
+        return open_client(
+            config.url, self._key, timeout=config.timeout, patience=CHAT_PATIENCE, retries=config.retries
+        )
 
     @cached_property
     def _in_flight(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self._config.max_concurrent)
-
-
-def _tokens(usage: Any, name: str) -> int:
-    """Return a token count of an answer; 0 if it states none, or what cannot be one: the counts are added up."""
-    count = getattr(usage, name, None)
-    return count if type(count) is int and 0 < count < _MOST_TOKENS else 0

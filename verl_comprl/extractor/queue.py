@@ -317,7 +317,7 @@ class DistillationQueue:
         """Drop the letters that were written later: their episodes wait again, or are played again.
 
         Those of the checkpoint are known by their content, wherever the folder of the run is now. A file that does not
-        begin with them is of an earlier run in the folder in which this one continues another's checkpoint.
+        begin with them has others' only.
         """
         if not saved.exists():
             return

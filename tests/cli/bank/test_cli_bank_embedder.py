@@ -1,6 +1,7 @@
 """The embedder that a bank from elsewhere names: a hub's model is loaded, a folder only where the user names it."""
 
 import asyncio
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,20 @@ def bank_of(model: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("name", "place"), [("lessons/model", "lessons/model"), ("model", "sentence-transformers/model")]
+)
 def test_a_folder_that_only_the_bank_names_is_not_loaded(
-    comprl_bank: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[str]
+    comprl_bank: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[str], name: str, place: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    bank = bank_of("lessons/model", tmp_path / "bank")
-    (tmp_path / "lessons" / "model").mkdir(parents=True)
+    bank = bank_of(name, tmp_path / "bank")
+    (tmp_path / place).mkdir(parents=True)
     refused = comprl_bank("search", "a door", "--path", bank)
     assert refused.code == 2 and loaded == []
-    assert "the bank names the embedder 'lessons/model', which is a file or folder here" in refused.err
-    assert comprl_bank("search", "a door", "--path", bank, "--embedder", "lessons/model").code == 0
-    assert loaded == ["lessons/model"]
+    assert f"the bank names the embedder {name!r}, which is a file or folder here" in refused.err
+    assert comprl_bank("search", "a door", "--path", bank, "--embedder", name).code == 0
+    assert loaded == [name]
 
 
 @pytest.mark.parametrize("model", ["somebody/model", bank_embedder.BUILTIN])
@@ -68,3 +72,20 @@ def test_other_models_are_loaded_by_the_name_that_the_bank_gives(
     (tmp_path / bank_embedder.BUILTIN).mkdir(parents=True)  # not what is loaded by that name
     comprl_bank("search", "a door", "--path", bank)
     assert loaded == ["builtin" if model == bank_embedder.BUILTIN else model]
+
+
+async def test_a_folder_is_loaded_with_the_prompts_of_the_bank_that_was_built_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A bank names the folder only, wherever that was."""
+    given: dict[str, Any] = {}
+
+    async def make(model: str, **prompts: Any) -> FakeEmbedder:
+        given.update(prompts)
+        return named(model)
+
+    monkeypatch.setattr(bank_embedder, "make_embedder", make)
+    options = Namespace(embedder_url=None, query_prompt=None, document_prompt=None, documents=None)
+    options.embedder = str(tmp_path / "mini")
+    await bank_embedder.load_embedder(options, {"model": "mini", "weights": "some", "query_prompt": "q: "})
+    assert given["query_prompt"] == "q: "

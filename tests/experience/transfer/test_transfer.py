@@ -125,7 +125,7 @@ async def test_an_imported_entry_says_nothing_about_this_bank(bank: Any, apply: 
     assert (entry.tasks, entry.environments) == (("light",), ("light",))
     assert [item.task for item in entry.usage] == ["", "light"]
     assert entry.quarantined.startswith("bad [31mzzz") and len(entry.quarantined) == 200
-    assert (entry.source_trajectory, entry.parents, entry.ancestors) == ("", *[(derive_id("parent"),)] * 2)
+    assert (entry.source_trajectory, entry.parents, entry.ancestors) == ("x", *[(derive_id("parent"),)] * 2)
     report = await apply(bank, lesson("c"), call_id="coming")
     assert (report.added, report.repeated) == (1, False)
 

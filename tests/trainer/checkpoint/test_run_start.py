@@ -9,9 +9,11 @@ import pytest
 from omegaconf import OmegaConf
 from written_checkpoints import save
 
-from verl_comprl.record.reader import METRICS
+from verl_comprl.record.prefix import Prefix
+from verl_comprl.record.reader import EVENTS, METRICS
 from verl_comprl.trainer import trainer as module
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
+from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE
 from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.run_folder.log import append_record
@@ -45,16 +47,19 @@ def start(run: Path, checkpoint: Path) -> Any:
     trainer: Any = object.__new__(ComplementarySync)
     settings = {"default_local_dir": str(run), "resume_mode": "resume_path", "resume_from_path": str(checkpoint)}
     trainer.config = OmegaConf.create({"trainer": {**settings, "val_only": False}})
-    trainer.progress, trainer.comprl = SimpleNamespace(note=pytest.fail), SimpleNamespace(experience=False)
+    notes: list[str] = []
+    trainer.progress, trainer.comprl = SimpleNamespace(note=notes.append), SimpleNamespace(experience=False)
     trainer.experience_runtime, trainer._in_order, trainer._lock = Experience(), True, None
     with pytest.raises(Ended):
         trainer._setup()
     trainer.close()
-    return trainer.experience_runtime.opened
+    folder, is_own = trainer.experience_runtime.opened
+    assert [f"{checkpoint} is a checkpoint of another run: " in note for note in notes] == [True] * (not is_own)
+    return folder, is_own
 
 
-def read_steps(run: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in (run / METRICS).read_text().splitlines()]
+def read_steps(run: Path, name: str = METRICS) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / name).read_text().splitlines()]
 
 
 def test_a_checkpoint_that_was_moved_to_another_disk_and_linked_to_is_the_runs_own(tmp_path: Path) -> None:
@@ -81,6 +86,22 @@ def test_a_kill_while_a_run_goes_back_leaves_no_log_that_ends_before_the_next_st
     assert latest is not None and read_steps(tmp_path)[: step_of(latest)] == list(range(1, step_of(latest) + 1))
     start(tmp_path, latest)
     assert read_steps(tmp_path) == list(range(1, step_of(latest) + 1))
+
+
+def test_a_copy_of_the_runs_own_checkpoint_puts_nothing_aside_that_led_to_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step in (1, 2, 3, 4):
+        for name in (METRICS, EVENTS):
+            append_record(run / name, {"step": step})
+        if step == 2:
+            saved = save(run, step)
+            state = {"events": Prefix.of(run / EVENTS)._asdict()}
+            (saved / EXPERIENCE).mkdir(exist_ok=True)
+            (saved / EXPERIENCE / "manager.json").write_text(json.dumps(state))
+    copy = tmp_path / "restored" / saved.name
+    saved.rename(copy.parent.mkdir() or copy)
+    assert start(run, copy) == (copy, True)
+    assert read_steps(run) == read_steps(run, EVENTS) == [1, 2]
 
 
 def test_a_run_that_continues_another_ones_checkpoint_puts_aside_what_was_there(tmp_path: Path) -> None:

@@ -33,16 +33,17 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
     """
     stored = identity.get("model", "")
     model = options.embedder or stored
-    # Whoever made the bank chose that name, and may have put such a folder beside it.
-    if not (options.embedder or options.embedder_url or model in ("builtin", BUILTIN)) and os.path.exists(str(model)):
+    same = stored in (model, os.path.basename(os.path.abspath(model))) or (model == "builtin" and stored == BUILTIN)
+    built = identity if same else {}
+    if same and "weights" not in identity and not options.embedder_url:
+        raise ValueError(
+            f"embedder {str(model)[:_SHOWN]!r} was served by an endpoint; pass its address with --embedder-url"
+        )
+    if not (options.embedder or options.embedder_url or model in ("builtin", BUILTIN)) and _is_here(str(model)):
         raise ValueError(
             f"the bank names the embedder {str(model)[:_SHOWN]!r}, which is a file or folder here; "
             "load what you trust with --embedder"
         )
-    same = model == stored or (model == "builtin" and stored == BUILTIN)
-    built = identity if same else {}
-    if same and "weights" not in identity and not options.embedder_url:
-        raise ValueError(f"embedder {model!r} was served by an endpoint; pass its address with --embedder-url")
     try:
         with said_when_long(f"loading the embedder {model}", partial(print, file=sys.stderr)):  # a hub may be asked
             return await make_embedder(
@@ -56,6 +57,14 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
         raise ValueError(
             f"embedder {model!r} cannot be loaded: {first_line(error)}; choose another with --embedder"
         ) from error
+
+
+def _is_here(model: str) -> bool:
+    """Return whether a name that a bank gives is a file or folder here, which whoever made the bank may have put there.
+
+    sentence-transformers looks in a folder of its own name as well.
+    """
+    return os.path.exists(model) or os.path.exists(os.path.join("sentence-transformers", model))
 
 
 def _given(value: str | None, otherwise: str | None) -> str | None:

@@ -9,7 +9,7 @@ from openai import NOT_GIVEN, OpenAIError
 
 from verl_comprl.cli.model_arguments import chosen_endpoint
 from verl_comprl.display.first_line import first_line
-from verl_comprl.openai_client import message_of, open_client, reason
+from verl_comprl.openai_client import CHAT_PATIENCE, message_of, open_client, reason, tokens_of
 from verl_comprl.rollout.messages import Message
 
 _TIMEOUT = 600.0
@@ -36,7 +36,7 @@ class Chat:
             ValueError: If an argument is wrong.
         """
         config, key = chosen_endpoint(options)
-        self._client = open_client(config.url, key, timeout=_TIMEOUT, retries=config.retries)
+        self._client = open_client(config.url, key, timeout=_TIMEOUT, patience=CHAT_PATIENCE, retries=config.retries)
         self._place = f"--endpoint {config.url} with --model {config.model}"
         length = {config.length_parameter: options.max_tokens}
         self._sampling = {"model": config.model, "temperature": options.temperature, "extra_body": length}
@@ -61,8 +61,7 @@ class Chat:
             text = text_of(message.to_dict())
         except (AttributeError, KeyError, TypeError) as error:
             raise ChatError(f"{self._place}: an answer's message is of another form: {first_line(error)}") from error
-        tokens = getattr(answer.usage, "completion_tokens", None)
-        return text, tokens if isinstance(tokens, int) else 0
+        return text, tokens_of(answer, "completion_tokens")
 
     async def close(self) -> None:
         """Close the connections."""

@@ -171,7 +171,7 @@ def _imported(entry: Experience, title: str, content: str) -> Experience:
             "usage": _imported_usage(entry.usage),
             # A call of that name here would count as applied, and its answer would be lost.
             "record_id": "",
-            "source_trajectory": entry.source_trajectory if _is_name(entry.source_trajectory) else "",
+            "source_trajectory": _one_line(entry.source_trajectory),
             "quarantined": entry.quarantined and (_one_line(entry.quarantined) or "quarantined in another bank"),
             "parents": tuple(filter(is_uuid, entry.parents)),
             "ancestors": tuple(filter(is_uuid, entry.ancestors)),

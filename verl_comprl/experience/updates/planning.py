@@ -133,7 +133,7 @@ def plan_changes(
     rejections: Counter[str] = Counter()
     votes: dict[type[Operation], Counter[str]] = {Upvote: Counter(), Downvote: Counter()}
     # Positions count rejected operations too: an id must not depend on what else the bank rejects, or the same call,
-    # repeated on a bank that has changed, would write other ids.
+    # repeated on a bank that has changed, would write other ids. (An entry that was imported meanwhile can change one.)
     for position, operation in enumerate(operations):
         indices: tuple[int, ...] = getattr(operation, "ids", ())
         if any(not 1 <= index <= len(listed) for index in indices):

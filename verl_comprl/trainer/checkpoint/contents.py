@@ -20,6 +20,7 @@ from verl_comprl.platform.deaths import ACTOR_AWAY
 from verl_comprl.platform.ranks import RanksApart
 from verl_comprl.platform.waiting import Patience, holding
 from verl_comprl.record.prefix import Prefix
+from verl_comprl.record.reader import EVENTS
 from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR, STATE_FILE, TornCheckpoint, flaw
@@ -260,6 +261,17 @@ def noted_events(folder: Path) -> Prefix | None:
     file = folder / EXPERIENCE / "manager.json"
     noted = json.loads(file.read_bytes()).get("events") if file.exists() else None
     return Prefix(**noted) if noted else None
+
+
+def is_written_in(folder: Path, run: Path) -> bool:
+    """Return whether the events in a run's folder led to a checkpoint, wherever that lies: a copy of one of its own.
+
+    Args:
+        folder: The checkpoint. Of one without a bank this cannot be told.
+        run: The run's folder.
+    """
+    noted, events = noted_events(folder), run / EVENTS
+    return noted is not None and noted.size > 0 and events.exists() and noted.begins(events.read_bytes())
 
 
 def load_extractor(folder: Path, extractor: ExtractorRuntime | FrozenExtractor) -> None:

@@ -54,8 +54,8 @@ def cut_log(file: Path, kept: Prefix) -> bool:
         kept: What belongs to the checkpoint.
 
     Returns:
-        Whether the file begins with that. It is left as it is if not: the checkpoint is of another folder, or of a part
-        of the run that was given up.
+        Whether the file begins with that. It is left as it is if not: the checkpoint is of a part of the run that
+        was given up.
     """
     content = file.read_bytes() if file.exists() else b""
     if not kept.begins(content):
