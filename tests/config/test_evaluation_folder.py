@@ -17,7 +17,7 @@ def test_an_evaluation_names_its_checkpoint(config: DictConfig) -> None:
 @pytest.mark.parametrize("mode", ["resume_path", "disable"])  # as the command does; before any training
 def test_an_evaluation_leaves_the_folders_of_runs_alone(config: DictConfig, tmp_path: Path, mode: str) -> None:
     run = tmp_path / "run"
-    config.trainer.update(val_only=True, resume_mode=mode, default_local_dir=str(run))
+    config.trainer.update(val_only=True, resume_mode=mode, resume_from_path="a", default_local_dir=str(run))
     run.mkdir()
     (run / "config.yaml").touch()  # of an evaluation, or of a run that left nothing to continue from
     validate(config)

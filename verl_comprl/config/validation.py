@@ -36,6 +36,8 @@ from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import TRAINERS
 from verl_comprl.platform.detection import on_existing_cluster, uses_cpu
 
+_RESUME_MODES = ("auto", "disable", "resume_path")
+
 
 def validate(config: DictConfig) -> ComprlConfig:
     """Check our settings together, and verl's where they concern us.
@@ -138,6 +140,13 @@ def _trainer(config: DictConfig) -> Iterator[str]:
     mode = config.trainer.v1.trainer_mode
     if mode not in TRAINERS:
         yield f"trainer.v1.trainer_mode={mode!r} is not a trainer of verl-comprl; allowed: {', '.join(TRAINERS)}"
+    if config.trainer.resume_mode not in _RESUME_MODES:
+        yield f"trainer.resume_mode={config.trainer.resume_mode!r} is unknown; allowed: {', '.join(_RESUME_MODES)}"
+    if config.trainer.resume_mode == "resume_path" and not config.trainer.resume_from_path:
+        yield "trainer.resume_mode=resume_path needs trainer.resume_from_path, a checkpoint"
+    for name in ("save_freq", "test_freq"):
+        if type(config.trainer[name]) is not int:
+            yield f"trainer.{name}={config.trainer[name]!r} is not allowed; it must be a number of steps, -1 for never"
     if config.trainer.val_only:
         yield from _evaluation(config.trainer)
     for model in ("actor_rollout_ref", "extractor"):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from verl_comprl.config.composing import one_line
 from verl_comprl.experience import EmbedderUnavailable, LeaseLost, StoreError
+from verl_comprl.trainer.checkpoint.contents import is_written_in
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
@@ -175,7 +177,14 @@ class CheckpointingTrainer(EngineSharing):
     def take_back_marker(self) -> None:
         """Let the next start continue from here, not from later checkpoints of the part of the run that is given up."""
         if not self.config.trainer.val_only:
-            CheckpointFolders(self._folder).take_back(self._resumed_from if self._resumes_itself else None)
+            CheckpointFolders(self._folder).take_back(step_of(own) if (own := self._own_checkpoint) else 0)
+
+    @cached_property
+    def _own_checkpoint(self) -> Path | None:
+        """The checkpoint that is resumed if it is one of this run: in its folder, or a copy of one."""
+        folder = self._resumed_from
+        is_own = folder is not None and (self._resumes_itself or is_written_in(folder, self._folder))
+        return folder if is_own else None
 
     @property
     def _resumes_itself(self) -> bool:

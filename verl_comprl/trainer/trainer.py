@@ -30,7 +30,6 @@ from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.checkpoint.contents import (
     check_ranks,
     check_same_run,
-    is_written_in,
     noted_events,
     resume_folder,
 )
@@ -100,10 +99,10 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
             check_same_run(folder, self.config)
             check_ranks(folder, self.config)
         self.prepare()
-        own = folder if folder and (self._resumes_itself or is_written_in(folder, self._folder)) else None
+        own = self._own_checkpoint
         if folder and not own and (self._folder / METRICS).exists():
             what = f"{folder} is a checkpoint of another run: what is in {self._folder} is put aside"
-            self.progress.note(f"{what}; to continue the run there, put the checkpoint into that folder, or link to it")
+            self.progress.note(f"{what}; to continue the run there, copy the checkpoint into that folder")
         self.experience_runtime.open(folder, is_own=own is not None)
         self.take_back_marker()  # before the files: after a kill in between, the next start takes them back as well
         rewind_run(self._folder, step_of(own) if own else -1, noted_events(own) if own else None)

@@ -11,20 +11,20 @@ from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 def test_a_run_that_goes_on_from_an_earlier_step_gives_up_the_later_ones(tmp_path: Path) -> None:
     saved = [save(tmp_path, step) for step in (2, 4, 6)]
     folders = CheckpointFolders(tmp_path)
-    folders.take_back(saved[0])
+    folders.take_back(2)
     assert folders.latest() == saved[0]
     save(tmp_path, 3, keep=2)  # of the later ones none counts, and none is removed before the run is there again
     assert names(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4, 6)]
     (saved[1] / "old").touch()
     again = save(tmp_path, 4, keep=2)
     assert again == saved[1] and not (again / "old").exists() and folders.latest() == again
-    folders.take_back(None)  # a new run in the same folder
+    folders.take_back(0)  # a new run in the same folder
     assert folders.latest() is None
 
 
 def test_given_up_checkpoints_do_not_count_again_when_the_run_has_saved_beyond_them(tmp_path: Path) -> None:
     saved = {step: save(tmp_path, step, keep=2) for step in (30, 40, 47)}
-    CheckpointFolders(tmp_path).take_back(saved[40])
+    CheckpointFolders(tmp_path).take_back(40)
     latest = save(tmp_path, 50, keep=2)
     assert names(tmp_path) == ["global_step_40", "global_step_50"]
     assert (saved[47] / "comprl" / "bank" / "manifest.json").exists()
@@ -38,7 +38,7 @@ def test_what_was_given_up_does_not_count_again_whatever_becomes_of_the_marker(
 ) -> None:
     saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
     folders = CheckpointFolders(tmp_path)
-    folders.take_back(saved[2])
+    folders.take_back(2)
     set_marker(tmp_path, marker)
     assert folders.latest() == saved[2]
     again = save(tmp_path, 4)
@@ -46,7 +46,7 @@ def test_what_was_given_up_does_not_count_again_whatever_becomes_of_the_marker(
     assert folders.latest() == again
     save(tmp_path, 8, keep=2)
     assert names(tmp_path) == ["global_step_4", "global_step_8"]
-    folders.take_back(None)
+    folders.take_back(0)
     set_marker(tmp_path, marker)
     assert folders.latest() is None
 
@@ -54,6 +54,39 @@ def test_what_was_given_up_does_not_count_again_whatever_becomes_of_the_marker(
 def test_a_checkpoint_that_was_given_up_counts_when_the_run_goes_on_from_it_after_all(tmp_path: Path) -> None:
     saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
     folders = CheckpointFolders(tmp_path)
-    folders.take_back(saved[2])
-    folders.take_back(saved[4])
+    folders.take_back(2)
+    folders.take_back(4)
     assert folders.latest() == saved[4]
+
+
+def test_a_run_that_goes_on_from_a_copy_gives_up_later_ones_only(tmp_path: Path) -> None:
+    """Its own of that step may be there, or not."""
+    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(5)
+    assert folders.latest(pytest.fail) == saved[4]
+
+
+def test_a_start_from_scratch_says_that_what_is_there_was_given_up(tmp_path: Path) -> None:
+    lines: list[str] = []
+    folders = CheckpointFolders(tmp_path)
+    assert folders.latest(lines.append) is None and lines == []
+    save(tmp_path, 2)
+    folders.take_back(0)
+    assert folders.latest(lines.append) is None
+    assert lines == [f"the checkpoints in {tmp_path} were given up; the run starts from scratch"]
+
+
+def test_what_a_link_names_stays_as_it_is(tmp_path: Path) -> None:
+    """It may be a checkpoint of another run."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    theirs = {step: save(other, step) for step in (4, 6)}
+    run.mkdir()
+    for step in theirs:
+        (run / f"global_step_{step}").symlink_to(theirs[step])
+    folders = CheckpointFolders(run)
+    folders.take_back(4)
+    save(run, 8, keep=1)
+    assert names(run) == ["global_step_8"]
+    assert CheckpointFolders(other).latest(pytest.fail, thorough=True) == theirs[6]
+    assert names(other) == ["global_step_4", "global_step_6"]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from written_checkpoints import save
 
+from verl_comprl.config.reading import ConfigError
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.reader import EVENTS, METRICS
 from verl_comprl.trainer import trainer as module
@@ -90,18 +92,20 @@ def test_a_kill_while_a_run_goes_back_leaves_no_log_that_ends_before_the_next_st
 
 def test_a_copy_of_the_runs_own_checkpoint_puts_nothing_aside_that_led_to_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    for step in (1, 2, 3, 4):
+    for step in (1, 2):
         for name in (METRICS, EVENTS):
             append_record(run / name, {"step": step})
-        if step == 2:
-            saved = save(run, step)
-            state = {"events": Prefix.of(run / EVENTS)._asdict()}
-            (saved / EXPERIENCE).mkdir(exist_ok=True)
-            (saved / EXPERIENCE / "manager.json").write_text(json.dumps(state))
+    saved = save(run, 2)
+    (saved / EXPERIENCE / "manager.json").write_text(json.dumps({"events": Prefix.of(run / EVENTS)._asdict()}))
+    for step in (3, 4):
+        for name in (METRICS, EVENTS):
+            append_record(run / name, {"step": step})
+    save(run, 4)
     copy = tmp_path / "restored" / saved.name
-    saved.rename(copy.parent.mkdir() or copy)
+    copytree(saved, copy)
     assert start(run, copy) == (copy, True)
     assert read_steps(run) == read_steps(run, EVENTS) == [1, 2]
+    assert CheckpointFolders(run).latest() == saved
 
 
 def test_a_run_that_continues_another_ones_checkpoint_puts_aside_what_was_there(tmp_path: Path) -> None:
@@ -113,3 +117,13 @@ def test_a_run_that_continues_another_ones_checkpoint_puts_aside_what_was_there(
     assert read_steps(run) == [] and CheckpointFolders(run).latest() is None
     (aside,) = run.glob("metrics-*")
     assert len(aside.read_text().splitlines()) == 2
+
+
+def test_a_checkpoint_whose_name_does_not_say_its_step_is_refused_before_anything_is_given_up(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    own = save(run, 2)
+    append_record(run / METRICS, {"step": 2})
+    renamed = save(tmp_path / "other", 4).rename(tmp_path / "other" / "step_4")
+    with pytest.raises(ConfigError, match=f"resume_from_path={renamed} is not called global_step_N"):
+        start(run, renamed)
+    assert CheckpointFolders(run).latest() == own and read_steps(run) == [2]

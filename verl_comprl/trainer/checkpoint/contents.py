@@ -22,7 +22,7 @@ from verl_comprl.platform.waiting import Patience, holding
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.reader import EVENTS
 from verl_comprl.record.settings_file import SETTINGS, read_settings
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.folders import CHECKPOINT, CheckpointFolders
 from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR, STATE_FILE, TornCheckpoint, flaw
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
@@ -50,6 +50,7 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
 
     Raises:
         FileNotFoundError: If ``trainer.resume_mode=resume_path`` names a folder that does not exist.
+        ConfigError: If its name does not say its step.
         TornCheckpoint: If it names one that is not complete, or no checkpoint of the run is.
         UnreadableCheckpoint: If the one that is wanted cannot be read at present.
     """
@@ -60,6 +61,8 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
         folder = Path(config.trainer.resume_from_path).resolve()
         if not folder.is_dir():
             raise FileNotFoundError(f"trainer.resume_from_path={folder} does not exist")
+        if not CHECKPOINT.fullmatch(folder.name):  # before anything is given up: verl reads the step from the name
+            raise ConfigError(f"trainer.resume_from_path={folder} is not called global_step_N, where N is its step")
         if wrong := flaw(folder, thorough=True):
             raise TornCheckpoint(f"trainer.resume_from_path={folder} is torn: {wrong}")
         return folder

@@ -37,7 +37,8 @@ ASIDE = "checkpoint_being_written"
 MARKER = "latest_checkpointed_iteration.txt"
 GIVEN_UP = "given_up"
 
-_NAME = re.compile(r"global_step_\d+")
+CHECKPOINT = re.compile(r"global_step_\d+")
+"""Name of a checkpoint."""
 _REPLACED = "replaced"
 _BANK = Path(EXPERIENCE, "bank")
 
@@ -104,19 +105,23 @@ class CheckpointFolders:
         self._prune(step, keep)
         return named
 
-    def take_back(self, resumed: Path | None) -> None:
-        """Give up what comes after ``resumed``, one of these checkpoints; None gives up all of them.
+    def take_back(self, step: int) -> None:
+        """Give up what comes after ``step``, from which the run continues; 0 gives up all.
 
-        Each is marked itself: it must not count again when verl's file is damaged.
+        Each is marked itself: it must not count again when verl's file is damaged. Of one that is a link, the link is
+        removed: what it names may be another run's.
         """
-        step = step_of(resumed) if resumed else 0
-        for number in sorted(self._numbered(), reverse=True):
-            if number > step and not _is_stripped(self._folder(number)):
-                write_atomically(self._folder(number) / GIVEN_UP, b"")
-        if resumed:  # which the user may have named although it was given up
-            (resumed / GIVEN_UP).unlink(missing_ok=True)
-        if self._numbered():
-            self._mark(step)
+        numbers = sorted(self._numbered(), reverse=True)
+        for number in numbers:
+            folder = self._folder(number)
+            if number > step and folder.is_symlink():
+                folder.unlink()
+            elif number > step and not _is_stripped(folder):
+                write_atomically(folder / GIVEN_UP, b"")
+            elif number == step and is_given_up(folder):  # which the user has named nevertheless
+                (folder / GIVEN_UP).unlink()
+        if numbers:
+            self._mark(max((number for number in numbers if number <= step), default=0))
 
     def latest(self, tell: Callable[[str], object] = lambda text: None, *, thorough: bool = False) -> Path | None:
         """Return the latest complete checkpoint, or None if the run has none at all.
@@ -160,6 +165,8 @@ class CheckpointFolders:
                 f"{'; '.join(torn)}; no other is complete. Start with trainer.resume_mode=disable, "
                 "or with another trainer.default_local_dir"
             )
+        if there and not lines:
+            lines.append(f"the checkpoints in {self._run} were given up")
         for line in lines:
             tell(f"{line}; the run starts from scratch")
         return None
@@ -167,7 +174,7 @@ class CheckpointFolders:
     def _numbered(self) -> list[int]:
         if not self._run.is_dir():
             return []
-        return [step_of(path) for path in self._run.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+        return [step_of(path) for path in self._run.iterdir() if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
 
     def _latest_size(self) -> int:
         """Return the bytes of the latest checkpoint that lists its files; 0 if there is none."""
@@ -241,8 +248,10 @@ def _is_stripped(folder: Path) -> bool:
 
 
 def _strip(folder: Path) -> None:
-    """Remove everything but the bank, from which another run may start."""
+    """Remove everything but the bank, from which another run may start; of a link, the link only."""
     with suppress(OSError):  # a file that cannot be removed costs its space, not the run
+        if folder.is_symlink():
+            return folder.unlink()
         # Before the rest: what a kill leaves of it must not look like a checkpoint of an earlier release.
         if (folder / MODEL).exists():
             (folder / MODEL).rename(folder / _REPLACED)
