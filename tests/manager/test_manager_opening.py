@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from verl_comprl.config.generate import YAML_FILE
 from verl_comprl.config.tree import ComprlConfig, RecordConfig
-from verl_comprl.experience import Add, BankConfig, StoreUnavailable
+from verl_comprl.experience import Add, BankConfig, SnapshotError, StoreUnavailable
 from verl_comprl.experience.store import folder as bank_folder
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
@@ -146,6 +146,19 @@ async def test_a_run_that_continues_another_ones_checkpoint_saves_aside_what_was
     assert titles(manager) == ["known before"]
     (aside,) = tmp_path.glob("bank-*")
     assert [entry.title for entry in read_snapshot(aside, None).entries] == ["of an earlier run"]
+
+
+async def test_a_checkpoint_whose_bank_cannot_be_restored_is_refused_before_anything_is_put_aside(
+    open_manager: OpenManager, tmp_path: Path, embedder: Any
+) -> None:
+    checkpoint = tmp_path / "other" / "comprl"
+    await (await open_manager(KEPT, "another")).save(str(checkpoint))
+    embedder.identity = {**embedder.identity, "model": "newer"}
+    await write(await open_manager(NOT_KEPT), "of an earlier run")
+    with pytest.raises(SnapshotError, match="another embedder: model was 'fake', is 'newer'"):
+        await open_manager(Opening(keep_content=False, checkpoint=checkpoint))
+    assert titles(await open_manager(KEPT)) == ["of an earlier run"]
+    assert not list(tmp_path.glob("bank-*"))
 
 
 async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:

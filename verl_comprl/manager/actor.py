@@ -21,7 +21,7 @@ from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, StoreError, make_embedder
-from verl_comprl.experience.transfer.snapshot import snapshot_folder
+from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
 from verl_comprl.manager.call_log import CallLog
@@ -90,7 +90,14 @@ class _ManagerActor(BankInspection, ExperienceManager):
             run: The run's folder.
             seed: Of the run.
             settling: How long relative rewards wait for the free half of a prompt.
+
+        Raises:
+            SnapshotError: If the checkpoint has no bank to restore, or what this one holds cannot be saved aside.
+            StoreError: If the bank cannot be opened.
         """
+        if opening.checkpoint is not None and opening.killed_in is None:
+            # It is restored when the models are there. Refused only then, what was here would be gone already.
+            await asyncio.to_thread(read_snapshot, opening.checkpoint / "bank", self._embedder.identity)
         if left := vars(self).pop("_bank", None):  # of an attempt that failed later; a bank can be opened once
             with suppress(StoreError):
                 await left.close()
