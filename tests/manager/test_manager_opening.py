@@ -161,6 +161,32 @@ async def test_a_checkpoint_whose_bank_cannot_be_restored_is_refused_before_anyt
     assert not list(tmp_path.glob("bank-*"))
 
 
+async def test_a_run_that_continues_with_a_bank_of_others_saves_that_aside(
+    open_manager: OpenManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write(await open_manager(NOT_KEPT, "curated"), "by hand")
+    manager, checkpoint = await open_manager(NOT_KEPT), tmp_path / "global_step_1" / "comprl"
+    await write(manager, "mine")
+    await manager.save(str(checkpoint))
+    manager = await open_manager(Opening(keep_content=True, checkpoint=checkpoint), "curated")
+    await manager.restore(str(checkpoint))
+    assert titles(manager) == ["mine"]
+    (aside,) = tmp_path.glob("curated-*")
+    assert [entry.title for entry in read_snapshot(aside, None).entries] == ["by hand"]
+    assert f"1 entries of the bank are not of this run; it is saved as {aside}" in caplog.text
+
+
+async def test_a_run_that_continues_after_a_kill_saves_nothing_aside(open_manager: OpenManager, tmp_path: Path) -> None:
+    """What it has written since the checkpoint is known by its events."""
+    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
+    manager, checkpoint = await open_manager(NOT_KEPT, **given), tmp_path / "global_step_1" / "comprl"
+    await manager.save(str(checkpoint))
+    await write(manager, "since")
+    manager._journal.merged(manager._bank.entries()[1:])
+    await open_manager(Opening(keep_content=True, checkpoint=checkpoint))
+    assert not list(tmp_path.glob("bank-*"))
+
+
 async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:
     await write(await open_manager(NOT_KEPT), "mine")
     assert titles(await open_manager(KEPT)) == ["mine"]

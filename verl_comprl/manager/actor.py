@@ -30,6 +30,7 @@ from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.manager.server_calls import bounded
+from verl_comprl.manager.strangers import strangers
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
@@ -46,7 +47,8 @@ class Opening:
     """What is there already when a manager opens the bank of its run."""
 
     keep_content: bool
-    """Whether the bank belongs to this run; otherwise what it holds is saved aside and removed."""
+    """Whether the run goes on, so that the bank should be its own; otherwise what it holds is saved aside and
+    removed."""
     killed_in: int | None = None
     """Step in which this manager's process before was killed, so that the bank and the waiting distillations stay as
     they are; None at the start of a run."""
@@ -95,16 +97,26 @@ class _ManagerActor(BankInspection, ExperienceManager):
             SnapshotError: If the checkpoint has no bank to restore, or what this one holds cannot be saved aside.
             StoreError: If the bank cannot be opened.
         """
+        saved: set[str] = set()
         if opening.checkpoint is not None and opening.killed_in is None:
             # It is restored when the models are there. Refused only then, what was here would be gone already.
-            await asyncio.to_thread(read_snapshot, opening.checkpoint / "bank", self._embedder.identity)
+            snapshot = await asyncio.to_thread(read_snapshot, opening.checkpoint / "bank", self._embedder.identity)
+            saved = {entry.id for entry in snapshot.entries}
         if left := vars(self).pop("_bank", None):  # of an attempt that failed later; a bank can be opened once
             with suppress(StoreError):
                 await left.close()
         bank = self._bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
+        aside = f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}"
         if len(bank) and not opening.keep_content:
-            await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
+            await bank.save(aside)
             await bank.clear()
+        elif opening.checkpoint is not None and opening.killed_in is None:
+            # The settings may name another bank than before, or another run may have used this one since.
+            unsaved = {entry.id for entry in bank.entries()} - saved
+            if others := await asyncio.to_thread(strangers, unsaved, Path(run)):
+                await bank.save(aside)
+                what = "entries of the bank are not of this run; it is saved as"
+                logger.warning("%d %s %s, and the checkpoint's takes its place", len(others), what, aside)
         if opening.killed_in is not None and opening.checkpoint is not None and not len(bank):
             await _bring_back(bank, opening.checkpoint)
         is_new = not opening.keep_content and opening.checkpoint is None
