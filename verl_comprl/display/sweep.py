@@ -18,6 +18,15 @@ class RunDisplay(Display):
         super().__init__(console, live=live)
         self._totals: Metrics = {}
 
+    def resume(self, metrics: Metrics, evaluations: Mapping[int, Metrics]) -> None:
+        """Begin with what an earlier part of the run has reached: there may be no step left to play.
+
+        Args:
+            metrics: Of its last step.
+            evaluations: Its evaluations, by step.
+        """
+        self._state.metrics, self._state.evaluations = metrics, dict(evaluations)
+
     def note(self, text: str) -> None:
         """Print to standard output, which is the run's log meanwhile."""
         print(text)
@@ -48,7 +57,7 @@ class RunDisplay(Display):
         """Return in a few words what the run has reached, and how long its start took."""
         evaluations = self._state.evaluations
         parts = [self._state.evaluation(max(evaluations))] if evaluations else []
-        if not evaluations and self._state.steps_here:
+        if not evaluations and self._state.metrics:
             parts = [f"success {self._state.success()}"]
         if "start" in self._state.seconds:
             parts.append(f"start {duration(self._state.seconds['start'])}")

@@ -11,6 +11,7 @@ from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.saved import changed_settings
 from verl_comprl.config.secrets import run_redactor
 from verl_comprl.files import write_atomically
+from verl_comprl.record.reader import RunRecord
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
@@ -23,13 +24,15 @@ UNFINISHED = "unfinished.json"
 """In the folder of a run that was interrupted or failed, also when it continued after it had finished: its record."""
 
 _STEPS = "trainer.total_training_steps"
+_STEP = "training/global_step"
+"""Metric of every step."""
 _FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
 """Settings in which a run may differ from what it was before: of these only the number of steps matters."""
 _NAMED = 4
 """Changed settings that are named."""
 
 Record = dict[str, Any]
-"""Record of a run: name, overrides, folder, status, seconds, error and last metrics."""
+"""Record of a run: name, overrides, folder, status, steps, seconds, error and last metrics."""
 
 
 @dataclass
@@ -42,6 +45,8 @@ class CheckedRun:
     """Share of guided attempts; ``None`` without experience."""
     own_engines: tuple[str, ...] = ()
     """Why the run needs engines of its own; empty if it shares those of the sweep."""
+    begun_steps: int | None = None
+    """Its number of steps, which its epochs may decide; ``None`` before it has begun."""
 
     @property
     def folder(self) -> Path:
@@ -72,7 +77,9 @@ class CheckedRun:
         stored = self.stored
         if not stored:
             return None
-        return _steps(stored["overrides"], stored.get("metrics", {}).get("training/global_step"))
+        # Those of earlier versions have no number of steps.
+        reached = stored.get("steps") or stored.get("metrics", {}).get(_STEP)
+        return _steps(stored["overrides"], reached)
 
     @property
     def surplus(self) -> int | None:
@@ -161,6 +168,19 @@ class CheckedRun:
                 f"ask for at least {self.checkpoint} steps, use another folder or remove it"
             )
         return None
+
+    def reached(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
+        """Return the metrics of the last step in the folder, and the evaluations by step; empty in a new run."""
+        record = RunRecord(self.folder)
+        last: dict[str, float] = {}
+        for line in record.metrics():
+            if _STEP in line["data"]:  # an evaluation before the first step of a part has a line of its own
+                last = line["data"]
+        evaluations: dict[int, dict[str, float]] = {
+            line.pop("step"): {name: float(value) for name, value in line.items() if isinstance(value, int | float)}
+            for line in record.evaluations()
+        }
+        return last, evaluations
 
     def keep(self, record: Record) -> None:
         """Write the record of the run, which has ended in some way, into its folder.

@@ -160,6 +160,7 @@ class Sweep:
             "overrides": run.overrides,
             "folder": str(run.folder),
             "status": status,
+            "steps": run.begun_steps,
             "seconds": round(before + seconds, 1),
             "error": error,
             "metrics": display.metrics(),
@@ -197,6 +198,8 @@ class Sweep:
 
         def begun(steps: int) -> None:
             save_config(run.config, run.folder, steps)
+            run.begun_steps = steps
+            display.resume(*run.reached())  # of the checkpoint: what came after it has been put aside
             if following is not None and not (run.own_engines or following.own_engines):
                 self._next = self._prepared(following)
 
