@@ -68,12 +68,14 @@ async def make_snapshot(open_manager: OpenManager, folder: Path, title: str) -> 
     return str(folder)
 
 
+@pytest.mark.parametrize("kept", [[], ["kept"]])
 async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
-    open_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str]
 ) -> None:
     """As after a kill, when the manager's process has opened its bank and could not go on."""
     manager = await open_manager(KEPT)
-    await write(manager, "kept")
+    for title in kept:
+        await write(manager, title)
     config = ComprlConfig(
         bank=BankConfig(path=str(tmp_path / "bank")), queue=QueueConfig(folder=str(tmp_path / "queue"))
     )
@@ -87,7 +89,7 @@ async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
         with pytest.raises(TypeError):
             await again()
     await again()
-    assert titles(manager) == ["kept"]
+    assert titles(manager) == kept
 
 
 async def test_a_bank_on_a_full_disk_is_away_for_a_manager_that_begins_again(

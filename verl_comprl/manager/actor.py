@@ -102,7 +102,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
             # It is restored when the models are there. Refused only then, what was here would be gone already.
             snapshot = await asyncio.to_thread(read_snapshot, opening.checkpoint / "bank", self._embedder.identity)
             saved = {entry.id for entry in snapshot.entries}
-        if left := vars(self).pop("_bank", None):  # of an attempt that failed later; a bank can be opened once
+        # Of an attempt that failed later: a bank can be opened once. An empty one is false.
+        if (left := vars(self).pop("_bank", None)) is not None:
             with suppress(StoreError):
                 await left.close()
         bank = self._bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
