@@ -23,7 +23,7 @@ class QueueConfig(Settings):
 
     folder: FilePath = interpolated(..., "${trainer.default_local_dir}/queue", min_length=1)
     """Folder of the episodes that wait (`waiting.jsonl`), of those given up (`dead_letters.jsonl`), and of the ids of
-    those that were counted (`reported.jsonl`)."""
+    those that were counted (`reported.jsonl`); locked while a run has it."""
 
     capacity: PositiveInt = 4096
     """Episodes in memory."""

@@ -24,11 +24,13 @@ from verl_comprl.experience import ExperienceBank, StoreError, make_embedder
 from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
+from verl_comprl.folder_lock import FolderLock
 from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.manager.queue_lock import lock_queue
 from verl_comprl.manager.server_calls import bounded
 from verl_comprl.manager.strangers import strangers
 from verl_comprl.names import manager_name
@@ -64,6 +66,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._connected = False
         self._begins_with_entries = False
         self._told = 0
+        self._queue_lock: FolderLock | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Name the reason why an attribute is missing that :meth:`open` sets; raises :class:`ManagerNotOpen`."""
@@ -94,6 +97,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             settling: How long relative rewards wait for the free half of a prompt.
 
         Raises:
+            ConfigError: If another run has the queue's folder.
             SnapshotError: If the checkpoint has no bank to restore, or what this one holds cannot be saved aside.
             StoreError: If the bank cannot be opened.
         """
@@ -107,6 +111,9 @@ class _ManagerActor(BankInspection, ExperienceManager):
             with suppress(StoreError):
                 await left.close()
         bank = self._bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
+        # After the bank is open, whose folder it may be and must be empty, and before anything is removed from either.
+        self._unlock_queue()
+        self._queue_lock = lock_queue(Path(config.queue.folder))
         aside = f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}"
         if len(bank) and not opening.keep_content:
             await bank.save(aside)
@@ -197,11 +204,19 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await self._bank.restore(snapshot_folder(address))
 
     async def close(self) -> None:
-        """Remove the address file, stop, and close the bank."""
+        """Remove the address file, stop, close the bank, and give the queue's folder back."""
         if self._address_folder is not None:
             with suppress(OSError):  # the bank's last write is worth more
                 remove_address(self._address_folder)
-        await super().close()
+        try:
+            await super().close()
+        finally:
+            self._unlock_queue()
+
+    def _unlock_queue(self) -> None:
+        if self._queue_lock is not None:
+            self._queue_lock.release()
+            self._queue_lock = None
 
     async def connect(self, generate: Generate, model: DictConfig, max_prompt_tokens: int) -> None:
         """Connect the extractor's back end and start distillation.
