@@ -40,19 +40,13 @@ class EntryTable:
         }
 
     def change(self, new: Sequence[Experience], removed: Collection[str]) -> None:
-        """Remove entries and append new ones."""
+        """Remove entries and append new ones; a new one whose id is there takes that entry's place."""
         for id in removed:
-            entry = self.by_id.pop(id)
+            self._unlink(self.by_id.pop(id))
             self._unwritten.discard(id)
-            if len(ids := self._records[entry.record_id]) > 1:
-                ids.remove(id)
-            else:
-                del self._records[entry.record_id]
-            for ancestor in entry.ancestors:
-                self._successors[ancestor].discard(id)
-                if not self._successors[ancestor]:
-                    del self._successors[ancestor]
         for entry in new:
+            if (old := self.by_id.get(entry.id)) is not None:
+                self._unlink(old)
             self.by_id[entry.id] = entry
             self._records.setdefault(entry.record_id, set()).add(entry.id)
             if entry.record_id:
@@ -61,6 +55,17 @@ class EntryTable:
                 self._successors.setdefault(ancestor, set()).add(entry.id)
         if self.quarantined or any(entry.quarantined for entry in new):
             self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
+
+    def _unlink(self, entry: Experience) -> None:
+        """Remove an entry from the records and lineages that name it."""
+        if len(ids := self._records[entry.record_id]) > 1:
+            ids.remove(entry.id)
+        else:
+            del self._records[entry.record_id]
+        for ancestor in entry.ancestors:
+            self._successors[ancestor].discard(entry.id)
+            if not self._successors[ancestor]:
+                del self._successors[ancestor]
 
     def was_applied(self, call_id: str) -> bool:
         """Return whether an extractor call was applied: one that wrote an entry which is still there always counts."""

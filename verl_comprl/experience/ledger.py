@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -115,17 +115,26 @@ class Ledger:
         return self._writer
 
     async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
-        """Search the store, and take over what another process has written meanwhile; within ``reading``."""
+        """Search the store, and take over what another process has written of the hits; within ``reading``."""
         if self._unwanted:  # left out here, they take no places of a result
             unwanted = frozenset(self._unwanted)
             requests = [replace(request, exclude=request.exclude | unwanted) for request in requests]
         found = await self.store.search(requests)
-        if self.store.shared:
-            # Under the read lock: this process writes nothing, and what is added in one go takes nothing from the
-            # other searches.
-            unknown = {hit.id: None for hits in found for hit in hits if hit.id not in self.table.by_id}
-            self.table.change(await self.store.fetch([*unknown]) if unknown else [], ())
+        await self.refresh(hit.id for hits in found for hit in hits)
         return found
+
+    async def refresh(self, ids: Iterable[str]) -> None:
+        """Take over entries as another process has written them, if one can; those that it has removed stay.
+
+        Known ones too: they may have been quarantined, released or counted since. The memory of a writer is newer than
+        its store, and is left alone.
+        """
+        if not (self.read_only and self.store.shared):
+            return
+        # Under the read lock: this process writes nothing, and what changes in one go spoils no other search.
+        entries = await self.store.fetch([*dict.fromkeys(ids)])
+        if changed := [entry for entry in entries if self.table.by_id.get(entry.id) != entry]:
+            self.table.change(changed, ())
 
     async def write(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run ``work`` as the only writer. Cancelling the caller does not stop it.

@@ -209,7 +209,10 @@ async def test_a_bank_on_a_qdrant_server_is_read_while_another_process_writes_it
             # The quarantined entry, which is more similar, is never handed out.
             assert (await titles(client, "red door"))[0] == "red door" and len(await titles(client, "red door")) == 3
             assert await titles(client, "red door", task="lake") == ["lake"]
-        asked = [call for call in double.requests if ".lease/" not in call[1]]  # which the writer renews
+            asked = [call for call in double.requests if ".lease/" not in call[1]]  # which the writer renews
+            (red,) = (entry.id for entry in writer.entries() if entry.title == "red door")
+            await writer.quarantine([red], "kills too")
+            assert await titles(client, "red door") == ["blue door", "lake"]
         await writer.close()
     finally:
         double.close()

@@ -103,7 +103,7 @@ class Retriever:
             query = _Query(self._clean(text), *scope)
             if not query.text and not explore:
                 return None, "nothing"
-            entry = self._explore(query, count, task) if explore else await self._batcher.submit((query, count))
+            entry = await self._explore(query, count, task) if explore else await self._batcher.submit((query, count))
         except Exception:  # whatever the store or the embedder raises, the rollout continues without experience
             if not self._degraded_logged:
                 _log.exception("retrieval is degraded: rollouts get no experience; further failures are only counted")
@@ -181,15 +181,19 @@ class Retriever:
                 for query, count in queries
             ]
 
-    def _explore(self, query: _Query, count: bool, task: str) -> Experience | None:
+    async def _explore(self, query: _Query, count: bool, task: str) -> Experience | None:
         """Draw one of the least used entries that ``query`` could find: of those of its task, if there are any.
 
         A search brings up what the query is about, a draw does not. An entry of another task would be judged by an
         episode that it says nothing about.
         """
-        entries = [entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)]
-        entries = least_used([entry for entry in entries if task in entry.tasks] or entries)
-        return self._count_retrieval(self.random.choice(entries), time.time(), count) if entries else None
+        table = self._ledger.table
+        while entries := [entry for entry in table.by_id.values() if _may_answer(entry, query)]:
+            drawn = self.random.choice(least_used([entry for entry in entries if task in entry.tasks] or entries))
+            await self._ledger.refresh([drawn.id])  # a reader's: it may have been quarantined since it was read
+            if _may_answer(entry := table.by_id[drawn.id], query):
+                return self._count_retrieval(entry, time.time(), count)
+        return None
 
     def _choose(self, pool: Sequence[Hit], count: bool) -> Experience | None:
         """Return the entry of ``pool`` with the highest score; ties go to the first."""

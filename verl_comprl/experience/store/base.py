@@ -124,7 +124,7 @@ class ExperienceStore(ABC):
         """Rewrite entries and keep their vectors, for changes that leave the text alone; unknown ids are ignored."""
 
     async def fetch(self, ids: Sequence[str]) -> list[Experience]:
-        """Return entries that another process has written since ``load``; only of a store that is ``shared``."""
+        """Return entries as another process may have written them since ``load``; only of a ``shared`` store."""
         return []
 
     @abstractmethod

@@ -124,8 +124,10 @@ class ServerStore(ExperienceStore):
 
     async def fetch(self, ids: Sequence[str]) -> list[Experience]:
         contents = Contents()
-        for record in await self._client.call_briefly(lambda client: client.retrieve(self._name, list(ids))):
-            contents.add(record.id, record.payload)
+        for start in range(0, len(ids), _READ_BATCH):
+            batch = list(ids[start : start + _READ_BATCH])
+            for record in await self._located(lambda client, batch=batch: client.retrieve(self._name, batch)):
+                contents.add(record.id, record.payload)
         return contents.entries
 
     async def count(self) -> int:
@@ -281,7 +283,7 @@ class ServerStore(ExperienceStore):
         return self._collection.limits
 
     async def _located(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
-        """Search, for which a writer may wait. A reader follows a bank that was put into another collection."""
+        """Search or fetch, for which a writer may wait. A reader follows a bank put into another collection."""
         try:
             return await self._client.call_briefly(work)
         except StoreError as error:
