@@ -158,6 +158,29 @@ async def test_a_foreign_collection_of_the_next_name_is_kept(double: QdrantDoubl
     await store.close()
 
 
+async def test_a_bank_of_the_next_name_is_left_alone(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    other = await opened(config.model_copy(update={"collection": f"{config.collection}.v2"}))
+    await store.replace_all(entries(2), vectors(2))
+    assert double.aliases[config.collection] == f"{config.collection}.v3"
+    assert await other.count() == 0 and await store.count() == 2
+    await other.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_bank_named_like_a_collection_is_no_obstacle(
+    double: QdrantDouble, config: BankConfig, number: int
+) -> None:
+    other = await opened(config.model_copy(update={"collection": f"{config.collection}.v{number}"}))
+    store = await opened(config)
+    await store.replace_all(entries(2), vectors(2))
+    assert double.aliases[config.collection] == f"{config.collection}.v3"
+    assert await other.count() == 0 and await store.count() == 2
+    await other.close()
+    await store.close()
+
+
 async def test_a_reader_follows_the_writer(config: BankConfig) -> None:
     writer = await ExperienceBank.open(config, FakeEmbedder())
     reader = await ExperienceBank.open(config, FakeEmbedder(), read_only=True)

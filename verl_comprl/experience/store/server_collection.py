@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import re
 import time
+from itertools import count
 from typing import Any
 
 from qdrant_client import models
@@ -59,12 +60,14 @@ class ServerCollection:
         Raises:
             StoreError: If the server holds later collections of the bank, or the server failed.
         """
-        if later := [name for number, name in await self._numbered() if number > 1]:
+        banks = await self._aliases()  # one of them may be named like the first collection
+        first = next(number for number in count(1) if f"{self._alias}.v{number}" not in banks)
+        if later := [name for number, name in await self._numbered() if number > first]:
             raise StoreError(
                 f"{self._client.name} has lost its alias, but its content is there: point the alias {self._alias} "
                 f"to {later[-1]} on the server, or choose another comprl.bank.collection"
             )
-        self.physical = f"{self._alias}.v1"
+        self.physical = f"{self._alias}.v{first}"
         try:
             await self._create(self.physical, embedding)
         except StoreError as error:
@@ -75,11 +78,12 @@ class ServerCollection:
         return await self._metadata()
 
     async def create_next(self, embedding: dict[str, Any]) -> str:
-        """Create the next collection, under a number that no collection has.
+        """Create the next collection, under a number that no collection has, and no bank named ``<name>.v<n>``.
 
         Nor does the one in use have it, if that has vanished: searches must not find a collection that is being filled.
         """
         numbers = [number for number, _ in await self._numbered()]
+        numbers += [self._number(name) for name in await self._aliases()]
         name = f"{self._alias}.v{max([self._number(self.physical), *numbers]) + 1}"
         await self._create(name, embedding)
         await self._ensure_indexes(name)
@@ -191,5 +195,9 @@ class ServerCollection:
         return int(match[1]) if match else 0
 
     async def _aliased(self) -> str | None:
+        return (await self._aliases()).get(self._alias)
+
+    async def _aliases(self) -> dict[str, str]:
+        """Return the collection of each alias on the server."""
         aliases = (await self._client.call(lambda client: client.get_aliases())).aliases
-        return next((alias.collection_name for alias in aliases if alias.alias_name == self._alias), None)
+        return {alias.alias_name: alias.collection_name for alias in aliases}
