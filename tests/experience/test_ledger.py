@@ -128,6 +128,18 @@ async def test_a_read_only_bank_refuses_to_write_and_counts_nothing(open_bank: A
     await bank.close()
 
 
+async def test_a_quarantine_without_a_reason_is_refused(open_bank: Any, apply: Any) -> None:
+    """An empty reason is how an entry says that it is not in quarantine."""
+    bank = await open_bank()
+    (a,) = (await apply(bank, Add(title="a", content="x"))).new_ids
+    await bank.quarantine([a], "harmful")
+    with pytest.raises(ValueError, match="must not be empty"):
+        await bank.quarantine([a], "")
+    assert bank.get(a).quarantined == "harmful"
+    await bank.release([a])
+    assert bank.get(a).quarantined == ""
+
+
 def test_another_event_loop_gets_a_clear_error(tmp_path: Path) -> None:
     config = BankConfig(path=str(tmp_path))
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()

@@ -224,12 +224,12 @@ class ExperienceBank:
         return list(reasons)
 
     async def quarantine(self, ids: Iterable[str], reason: str) -> None:
-        """Exclude entries from retrieval without removing them. Unknown ids are ignored."""
+        """Exclude entries from retrieval without removing them; unknown ids are ignored, an empty reason refused."""
         await self._ledger.quarantine(dict.fromkeys(ids, reason))
 
     async def release(self, ids: Iterable[str]) -> None:
         """Make quarantined entries retrievable again."""
-        await self._ledger.quarantine(dict.fromkeys(ids, ""))
+        await self._ledger.release(ids)
 
     async def delete(self, ids: Iterable[str]) -> int:
         """Remove entries, also unreadable ones, and return how many were there."""

@@ -296,8 +296,20 @@ class Ledger:
         self._written = taken
 
     async def quarantine(self, reasons: Mapping[str, str]) -> None:
-        """Exclude entries from retrieval, each for its reason; an empty one ends that. Unknown ids are ignored."""
+        """Exclude entries from retrieval, each for its reason. Unknown ids are ignored.
 
+        Raises:
+            ValueError: If a reason is empty, which would end the exclusion.
+        """
+        if not all(reasons.values()):
+            raise ValueError("the reason of a quarantine must not be empty")
+        await self._mark(reasons)
+
+    async def release(self, ids: Iterable[str]) -> None:
+        """End the exclusion of entries. Unknown ids are ignored."""
+        await self._mark(dict.fromkeys(ids, ""))
+
+    async def _mark(self, reasons: Mapping[str, str]) -> None:
         async def write() -> None:
             await self.rewrite({id: {"quarantined": why} for id, why in reasons.items() if id in self.table.by_id})
 
