@@ -7,7 +7,14 @@ import pytest
 
 from verl_comprl.experience import Experience, StoreError, derive_id
 from verl_comprl.experience.entries import EntryTable
-from verl_comprl.experience.store.payload import Contents, from_payload, point_id, to_payload
+from verl_comprl.experience.store.payload import (
+    Contents,
+    as_json,
+    from_payload,
+    point_id,
+    to_payload,
+    verified_embedding,
+)
 
 MINE = Experience(id=derive_id("mine"), title="t", content="c")
 OTHER = Experience(id=derive_id("other"), title="t", content="c")
@@ -68,6 +75,17 @@ def test_the_reason_cannot_control_a_terminal() -> None:
 
 def test_the_id_of_a_point_is_a_number_or_a_text() -> None:
     assert point_id("7") == 7 and point_id(MINE.id) == MINE.id and point_id("lamp") == "lamp"
+
+
+@pytest.mark.parametrize("model", [["a"], {"a": 1}, None, 5])
+def test_the_model_of_an_embedder_is_a_text(model: Any) -> None:
+    """It is loaded by that name. A bank gets no other, since it could not be opened again."""
+    stored = {"schema_version": 2, "embedding": {"model": model, "dimension": 8}}
+    with pytest.raises(StoreError, match="it names no schema or no embedder"):
+        verified_embedding("bank", stored, None)
+    with pytest.raises(StoreError, match="its model is not a text"):
+        as_json(stored["embedding"])
+    assert verified_embedding("bank", {**stored, "embedding": {"dimension": 8}}, None) == {"dimension": 8}
 
 
 @pytest.mark.parametrize("created_at", [2.0**33 - 1e-6, 2.0**32, 2.0**32 - 1e-6, 5.0])

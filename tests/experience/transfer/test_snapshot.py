@@ -129,6 +129,15 @@ def test_vectors_that_would_spoil_every_search_are_refused(tmp_path: Path, vecto
         read_snapshot(tmp_path / "snapshot", None)
 
 
+@pytest.mark.parametrize("embedding", [{"model": ["a"], "dimension": 2}, {"model": None, "dimension": 2}, [], "m"])
+def test_an_embedder_that_could_not_be_loaded_is_refused(tmp_path: Path, embedding: Any) -> None:
+    write_snapshot(tmp_path / "snapshot", ENTRIES, VECTORS, EMBEDDING)
+    manifest = json.loads((tmp_path / "snapshot" / "manifest.json").read_text())
+    (tmp_path / "snapshot" / "manifest.json").write_text(json.dumps({**manifest, "embedding": embedding}))
+    with pytest.raises(SnapshotError, match="its manifest names no embedder"):
+        read_snapshot(tmp_path / "snapshot", None)
+
+
 def test_rows_that_are_not_entries_are_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

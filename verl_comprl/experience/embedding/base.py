@@ -31,7 +31,10 @@ class Embedder(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Description of the embedder as JSON: two embedders with equal identities give the same vectors."""
+        """Description of the embedder as JSON: two embedders with equal identities give the same vectors.
+
+        ``model``, if it is there, is a text.
+        """
         ...
 
     async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -94,6 +97,11 @@ async def _load(config: EmbedderConfig) -> Embedder:
 def document(entry: Experience, identity: Mapping[str, Any]) -> str:
     """Return what of an entry an embedder of this identity embeds, see ``EmbedderConfig.documents``."""
     return entry.title if entry.title and identity.get("documents") == "title" else entry.text
+
+
+def is_identity(identity: Any) -> bool:
+    """Return whether this can be an embedder's identity: an object whose model, if it names one, is a text."""
+    return isinstance(identity, dict) and isinstance(identity.get("model", ""), str)
 
 
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from verl_comprl.experience.embedding.base import embedding_difference
+from verl_comprl.experience.embedding.base import embedding_difference, is_identity
 from verl_comprl.experience.schema import LAST_SECOND, READABLE_VERSIONS, Experience, canonical_id, is_uuid
 from verl_comprl.experience.store.errors import StoreError
 
@@ -126,7 +126,13 @@ def _unreadable(id: Any) -> str:
 
 
 def as_json(embedding: dict[str, Any]) -> dict[str, Any]:
-    """Return an embedder identity as it is read back from a store, for comparison with a stored one."""
+    """Return an embedder identity as it is read back from a store, for comparison with a stored one.
+
+    Raises:
+        StoreError: If it is none: a bank that had it could not be opened.
+    """
+    if not is_identity(embedding):
+        raise StoreError("the identity of the embedder is not usable: its model is not a text")
     return json.loads(json.dumps(embedding))
 
 
@@ -143,6 +149,8 @@ def verified_embedding(where: str, stored: Any, wanted: dict[str, Any] | None) -
     """
     try:
         version, embedding = stored["schema_version"], stored["embedding"]
+        if not is_identity(embedding):
+            raise TypeError
         if type(embedding["dimension"]) is not int or embedding["dimension"] < 1 or type(version) is not int:
             raise TypeError
     except (KeyError, TypeError):

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from verl_comprl.display.first_line import first_line
-from verl_comprl.experience.embedding.base import embedding_difference
+from verl_comprl.experience.embedding.base import embedding_difference, is_identity
 from verl_comprl.experience.schema import READABLE_VERSIONS, SCHEMA_VERSION, Experience
 from verl_comprl.experience.transfer.hf_dataset import ENTRIES_FILE, card, from_parquet, to_parquet
 from verl_comprl.files import sync_folder, write_atomically
@@ -122,6 +122,8 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
                 f"{', '.join(map(str, READABLE_VERSIONS))}; use a newer release of verl-comprl"
             )
         stored = manifest["embedding"]
+        if not is_identity(stored):
+            raise SnapshotError(f"snapshot {folder} is incomplete or damaged: its manifest names no embedder")
         if embedding is not None and (difference := embedding_difference(stored, json.loads(json.dumps(embedding)))):
             raise SnapshotError(f"snapshot {folder} was made with another embedder: {difference}")
         files = {name: _content(place, name) for name in _VERIFIED}
