@@ -51,6 +51,26 @@ async def test_an_entry_that_was_replaced_here_does_not_come_back(bank: Any, app
     await apply(bank, Update(ids=(1,), title="A", content="better"), call_id="second", listed=[old])
     assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
     assert [entry.title for entry in bank.entries()] == ["A"]
+    # Nor after a second replacement, when no entry has it as its parent.
+    again = Update(ids=(1,), title="AA", content="best")
+    await apply(bank, again, call_id="third", listed=[bank.entries()[0].id])
+    assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
+    assert [entry.title for entry in bank.entries()] == ["AA"]
+
+
+async def test_an_import_tells_which_entries_its_own_replaced(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    source = await open_bank("source")
+    (id,) = (await apply(source, lesson("a"))).new_ids
+    await source.save(tmp_path / "old")
+    for call_id in ("second", "third"):
+        (id,) = (
+            await apply(source, Update(ids=(1,), title="A", content=call_id), call_id=call_id, listed=[id])
+        ).new_ids
+    await source.save(tmp_path / "new")
+    target = await open_bank("target")
+    await target.add_snapshot(tmp_path / "old")
+    report = await target.add_snapshot(tmp_path / "new")
+    assert (report.added, report.superseded, len(target)) == (1, 1, 2)
 
 
 async def test_a_full_bank_keeps_the_newest(open_bank: Any, apply: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Owns the steps. The file format is in ``snapshot``; every write goes through ``l
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ async def add_snapshot(
     async def write() -> ImportReport:
         _check_same(ledger, embedding)
         existing = ledger.table.by_id
-        replaced = {parent for entry in (*existing.values(), *cleaned) for parent in entry.parents}
+        replaced = _replaced((*existing.values(), *cleaned))
         wanted = [n for n, entry in enumerate(cleaned) if entry.id not in existing and entry.id not in replaced]
         new = [cleaned[n] for n in wanted]
         first_to_go = sorted(
@@ -111,7 +111,7 @@ async def add_snapshot(
             skipped=len(cleaned) - len(wanted),
             rejected=len(entries) - len(cleaned),
             evicted=len(evicted),
-            superseded=len({parent for n in kept for parent in cleaned[n].parents if parent in existing}),
+            superseded=len(_replaced(cleaned[n] for n in kept).intersection(existing)),
         )
 
     return await ledger.write(write)
@@ -158,6 +158,12 @@ def _check_same(ledger: Ledger, embedding: dict[str, Any]) -> None:
     """Check that the bank still has the embedder for which vectors were read or made."""
     if ledger.store.embedding != embedding:
         raise StoreError("the bank was embedded again meanwhile, and nothing has changed; read the snapshot again")
+
+
+def _replaced(entries: Iterable[Experience]) -> set[str]:
+    """Return what the entries replaced, directly or by way of others that are gone."""
+    # A call that is repeated after an import can give a text the id of one that it stands for.
+    return {old for entry in entries for old in (*entry.parents, *entry.ancestors) if old != entry.id}
 
 
 def _imported(entry: Experience, title: str, content: str) -> Experience:
