@@ -73,6 +73,38 @@ async def test_an_import_tells_which_entries_its_own_replaced(open_bank: Any, ap
     assert (report.added, report.superseded, len(target)) == (1, 1, 2)
 
 
+async def test_two_banks_that_distilled_one_episode_exchange_their_texts(
+    open_bank: Any, apply: Any, tmp_path: Path
+) -> None:
+    """Their entries have the same ids, as the call has; each bank has both texts once, however often they are given."""
+    first, second = await open_bank("first"), await open_bank("second")
+    for bank, words in ((first, ("small", "same")), (second, ("large", "same"))):
+        await apply(bank, *map(lesson, words), call_id="episode")
+    for snapshot in ("one", "two", "three"):
+        for source, target in ((first, second), (second, first)):
+            await source.save(tmp_path / snapshot)
+            report = await target.add_snapshot(tmp_path / snapshot)
+            assert report.added == (snapshot == "one")
+            assert await target.verify() == []
+    for bank in (first, second):
+        assert sorted(entry.title for entry in bank.entries()) == ["large", "same", "small"]
+        assert (await bank.retrieve("large about")).entry.title == "large"
+    # What was replaced here stays away, also under its other id.
+    taken = next(entry for entry in first.entries() if entry.title == "large")
+    await apply(first, Update(ids=(1,), title="largest", content="x"), call_id="update", listed=[taken.id])
+    assert (await first.add_snapshot(tmp_path / "three")).added == 0
+
+
+async def test_a_text_that_the_banks_own_limits_cut_is_the_one_it_has(
+    open_bank: Any, apply: Any, tmp_path: Path
+) -> None:
+    await apply(bank := await open_bank(), Add(title="long", content="x" * 100))
+    await bank.save(tmp_path / "snapshot")
+    await bank.close()
+    bank = await open_bank(max_content_chars=50)
+    assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
+
+
 async def test_a_full_bank_keeps_the_newest(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     source = await open_bank("source")
     await apply(source, *map(lesson, ("a", "b", "c")))

@@ -5,7 +5,7 @@ Owns the steps. The file format is in ``snapshot``; every write goes through ``l
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from verl_comprl.experience.embedding.base import Embedder, document
 from verl_comprl.experience.ledger import Ledger
-from verl_comprl.experience.schema import Experience, TaskUsage, is_uuid
+from verl_comprl.experience.schema import Experience, TaskUsage, derive_id, is_uuid
 from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.experience.transfer.snapshot import Snapshot, SnapshotError, read_snapshot, write_snapshot
 from verl_comprl.experience.updates.sanitize import sanitize
@@ -28,9 +28,9 @@ _NAME_CHARS = 200
 class ImportReport:
     """Result of importing a snapshot, in numbers of entries.
 
-    ``skipped``: already in the bank, or replaced by another entry. ``rejected``: without text after sanitising.
-    ``evicted``: removed because the bank was full, old and imported entries together. ``superseded``: entries of the
-    bank that imported ones say they replaced; they are kept.
+    ``skipped``: already in the bank with the same text, or replaced by another entry. ``rejected``: without text after
+    sanitising. ``evicted``: removed because the bank was full, old and imported entries together. ``superseded``:
+    entries of the bank that imported ones say they replaced; they are kept.
     """
 
     added: int = 0
@@ -92,26 +92,24 @@ async def add_snapshot(
     async def write() -> ImportReport:
         _check_same(ledger, embedding)
         existing = ledger.table.by_id
-        replaced = _replaced((*existing.values(), *cleaned))
-        wanted = [n for n, entry in enumerate(cleaned) if entry.id not in existing and entry.id not in replaced]
-        new = [cleaned[n] for n in wanted]
+        new = _missing(existing, cleaned, clean)
         first_to_go = sorted(
-            (*existing.values(), *new), key=lambda entry: (not entry.quarantined, entry.created_at, entry.id)
+            (*existing.values(), *new.values()), key=lambda entry: (not entry.quarantined, entry.created_at, entry.id)
         )
         evicted = {entry.id for entry in first_to_go[: max(0, len(first_to_go) - capacity)]}
-        kept = [n for n in wanted if cleaned[n].id not in evicted]
+        kept = [n for n, entry in new.items() if entry.id not in evicted]
         for start in range(0, len(kept), _BATCH):
             batch = kept[start : start + _BATCH]
-            await ledger.change([cleaned[n] for n in batch], vectors[batch], ())
+            await ledger.change([new[n] for n in batch], vectors[batch], ())
         await ledger.change((), vectors[:0], [id for id in existing if id in evicted])
         # Imported entries can be older than those of the bank, and eviction takes the first entries of the table.
         ledger.table.sort()
         return ImportReport(
             added=len(kept),
-            skipped=len(cleaned) - len(wanted),
+            skipped=len(cleaned) - len(new),
             rejected=len(entries) - len(cleaned),
             evicted=len(evicted),
-            superseded=len(_replaced(cleaned[n] for n in kept).intersection(existing)),
+            superseded=len(_replaced(new[n] for n in kept).intersection(existing)),
         )
 
     return await ledger.write(write)
@@ -164,6 +162,34 @@ def _replaced(entries: Iterable[Experience]) -> set[str]:
     """Return what the entries replaced, directly or by way of others that are gone."""
     # A call that is repeated after an import can give a text the id of one that it stands for.
     return {old for entry in entries for old in (*entry.parents, *entry.ancestors) if old != entry.id}
+
+
+def _missing(
+    existing: Mapping[str, Experience], imported: Sequence[Experience], clean: Callable[[str, str], tuple[str, str]]
+) -> dict[int, Experience]:
+    """Return the imported entries that a bank has neither held nor replaced, by position.
+
+    Two banks that distilled one episode with different models have different texts under one id: the imported text gets
+    a second one.
+    """
+    known = {*_replaced((*existing.values(), *imported)), *map(_second_id, existing.values())}
+    ids = {*existing, *(entry.id for entry in imported)}
+    missing: dict[int, Experience] = {}
+    for position, entry in enumerate(imported):
+        second = _second_id(entry)
+        if second in ids or known & {entry.id, second}:
+            continue
+        if there := existing.get(entry.id):
+            # The bank may be open with tighter limits than when it took the text.
+            if clean(there.title, there.content) == (entry.title, entry.content):
+                continue
+            entry = entry.model_copy(update={"id": second})
+        missing[position] = entry
+    return missing
+
+
+def _second_id(entry: Experience) -> str:
+    return derive_id(entry.id, entry.title, entry.content)
 
 
 def _imported(entry: Experience, title: str, content: str) -> Experience:
