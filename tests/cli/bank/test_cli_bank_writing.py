@@ -165,6 +165,17 @@ def test_import_creates_a_bank_and_adds_only_missing_entries(comprl_bank: Run, f
     assert np.array_equal(before.vectors, after.vectors) and before.embedding == after.embedding
 
 
+def test_import_keeps_texts_that_are_longer_than_the_defaults(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+    """Their run had larger limits."""
+    comprl_bank("export", tmp_path / "all", "--path", folder)
+    made = read_snapshot(tmp_path / "all", None)
+    long = Experience(id=derive_id("long"), title="t" * 500, content=f"{'x y ' * 2000}end")
+    write_snapshot(tmp_path / "long", [long], made.vectors[:1], made.embedding)
+    assert comprl_bank("import", tmp_path / "long", "--path", tmp_path / "new").code == 0
+    assert contents(tmp_path / "new") == [long]
+    assert "skipped 1 " in comprl_bank("import", tmp_path / "long", "--path", tmp_path / "new").out
+
+
 def test_import_says_which_entries_it_would_have_replaced_and_keeps_them(
     comprl_bank: Run, folder: Path, tmp_path: Path
 ) -> None:

@@ -19,13 +19,17 @@ from verl_comprl.experience.transfer.query_language import parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
 
 _SHOWN = 10
+_LONGEST = 262_144
+"""Characters of an imported title or content, which its run may have allowed to be longer than the defaults. No answer
+of an extractor has more."""
 
 
 async def _import(options: argparse.Namespace) -> int:
     if (options.embedder or options.embedder_url) and not options.reembed:
         raise ValueError("--embedder is only for --reembed; without it the snapshot's own vectors are used")
     folder = snapshot_folder(options.snapshot)
-    config, embedding = bank_config(options), read_snapshot(folder, None).embedding
+    limits = {"max_title_chars": _LONGEST, "max_content_chars": _LONGEST}
+    config, embedding = bank_config(options).model_copy(update=limits), read_snapshot(folder, None).embedding
     own = await stored_embedding(config)
     if options.reembed:
         embedder = await load_embedder(options, own or embedding)
