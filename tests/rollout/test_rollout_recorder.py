@@ -223,7 +223,8 @@ async def test_a_record_gives_the_request_that_the_manager_got(
     ((report,),) = [arguments for name, arguments, _ in manager.calls if name == "report"]
     record = {"step": 5, **queue.episodes["u_0"]}  # the trainer adds the step
     request = RecordedEpisode.model_validate(record).request()
-    assert request == report.request.model_copy(update={"experience_ids": (), "experience_texts": ()})
+    other = {"id": request.id, "experience_ids": (), "experience_texts": ()}
+    assert request == report.request.model_copy(update=other) and request.id.startswith(f"{report.request.id}:")
     assert request.instructions and request.turns[0].questions
 
 

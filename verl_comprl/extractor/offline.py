@@ -4,6 +4,7 @@ Owns the order of work and the journal from which an interrupted distillation re
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from verl_comprl.record.lines import append_lines, decode, encode
 from verl_comprl.record.redaction import redactor
 
 _UNREADABLE = "unreadable"
+_OF_A_RUN = re.compile(r"([0-9a-f-]{36}_\d+):[0-9a-f]{8}")
 _GIVE_UP = 5
 """Failures in a row, of as many episodes, after which nothing more is tried: the endpoint or the bank is gone."""
 
@@ -60,7 +62,7 @@ class OfflineDistillation:
         """Distil those that the journal does not have; a failure costs one episode, too many in a row end the work."""
         done = self._done()
         redact = redactor()  # neither the endpoint nor the bank gets the keys of who starts this
-        waiting = [episode.redacted(redact) for episode in episodes if episode.id not in done]
+        waiting = [episode.redacted(redact) for episode in episodes if done.isdisjoint(_names(episode))]
         self.counts["done"] = len(episodes) - len(waiting)
         waiting.reverse()
         await asyncio.gather(*(self._work(waiting) for _ in range(self._workers)))
@@ -100,3 +102,11 @@ class OfflineDistillation:
     def _note(self, episode: DistillationRequest, became: str) -> None:
         # After the bank's write: an episode that is noted but not written would be lost.
         append_lines(self._journal, encode({"id": episode.id, "became": became}) + b"\n")
+
+
+def _names(episode: DistillationRequest) -> set[str]:
+    """Return the ids under which a journal may name an episode."""
+    # Older journals name an episode of a run without its checksum, so that nothing tells which run it was of: asking
+    # again would write all that they name a second time.
+    older = _OF_A_RUN.fullmatch(episode.id)
+    return {episode.id, older[1]} if older else {episode.id}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn, derive_id
 from verl_comprl.record.reader import EPISODES
 from verl_comprl.record.step_files import StepFiles
 
@@ -44,9 +44,10 @@ class RecordedEpisode(BaseModel):
     step: int = 0
 
     def request(self) -> DistillationRequest:
-        """Return the episode in the form that it had in its run, but for the entries it read: of another bank."""
+        """Return the episode in the form that it had in its run, without the entries it read: of another bank."""
+        # With the content: deterministic runs of one seed give their episodes the same ids.
         return DistillationRequest(
-            id=self.id,
+            id=f"{self.id}:{derive_id(self.model_dump_json())[:8]}",
             task=self.task,
             environment=self.environment,
             goal=self.goal,

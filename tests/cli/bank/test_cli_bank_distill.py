@@ -12,6 +12,7 @@ from fake_embedder import FakeEmbedder
 
 from verl_comprl.cli.bank import embedder as bank_embedder
 from verl_comprl.cli.main import main
+from verl_comprl.experience import derive_id
 from verl_comprl.extractor import offline
 from verl_comprl.extractor.trajectories import read_episodes
 
@@ -218,3 +219,20 @@ def test_a_bad_line_is_named_before_anything_is_asked(comprl_bank: Run, endpoint
     (tmp_path / "bad.jsonl").write_text('{"success": true}\n')
     done = comprl_bank(*arguments(endpoint, tmp_path / "bank", tmp_path / "bad.jsonl"))
     assert done.code == 2 and "line 1: messages: Field required" in done.err and not endpoint.requests
+
+
+def test_what_an_older_journal_names_of_a_run_is_done(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
+    """It has the ids without the checksum."""
+    ids = [f"{derive_id(number)}_0" for number in (4, 5)]
+    lines = (
+        {"id": id, "goal": f"open vault number {number}", "outcome": {"success": True}}
+        | {"turns": [{"observation": "a door", "response": "push"}]}
+        for number, id in enumerate(ids, start=4)
+    )
+    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    given = arguments(endpoint, tmp_path / "bank", tmp_path / "run.jsonl")
+    assert comprl_bank(*given).out.startswith("2 episodes: 2 gave experience;")
+    journal = tmp_path / "bank" / "distilled.jsonl"
+    assert {json.loads(line)["id"].partition(":")[0] for line in journal.read_text().splitlines()} == set(ids)
+    journal.write_text(json.dumps({"id": ids[0], "became": "written"}) + "\n")
+    assert comprl_bank(*given).out.startswith("2 episodes: 1 done before, 1 gave experience;")
