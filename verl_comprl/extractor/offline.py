@@ -5,6 +5,7 @@ Owns the order of work and the journal from which an interrupted distillation re
 
 import asyncio
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from verl_comprl.experience import DistillationRequest, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries, outcome_of
-from verl_comprl.record.lines import append_lines, decode, encode
+from verl_comprl.record.lines import Record, append_lines, decode, encode
 from verl_comprl.record.redaction import redactor
 
 _UNREADABLE = "unreadable"
@@ -92,16 +93,30 @@ class OfflineDistillation:
         return outcome_of(answer, report)
 
     def _done(self) -> set[str]:
-        if not self._journal.exists():
-            return set()
-        with self._journal.open("rb") as lines:  # one that was cut off is left out: the bank recognises its call
-            records = [record for record in decode(lines) if isinstance(record.get("id"), str)]
         # Journals of older releases name unreadable answers, too.
-        return {record["id"] for record in records if record.get("became") != _UNREADABLE}
+        return {record["id"] for record in _noted(self._journal) if record.get("became") != _UNREADABLE}
 
     def _note(self, episode: DistillationRequest, became: str) -> None:
         # After the bank's write: an episode that is noted but not written would be lost.
         append_lines(self._journal, encode({"id": episode.id, "became": became}) + b"\n")
+
+
+def set_aside_foreign(journal: Path, bank: ExperienceBank) -> Path | None:
+    """Rename the journal if its entries are not in the bank, and return its new name; None if it may be the bank's.
+
+    A bank that was emptied has none of them, nor has one of the same name on another server.
+    """
+    # One that names no written entry may be of a bank that is empty because no episode had anything new.
+    if len(bank) or bank.unreadable or all(record.get("became") != "written" for record in _noted(journal)):
+        return None
+    return journal.rename(f"{journal}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _noted(journal: Path) -> list[Record]:
+    if not journal.exists():
+        return []
+    with journal.open("rb") as lines:  # one that was cut off is left out: the bank recognises its call
+        return [record for record in decode(lines) if isinstance(record.get("id"), str)]
 
 
 def _names(episode: DistillationRequest) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from chat_endpoint import ChatEndpoint, Messages, refusal
 from fake_embedder import FakeEmbedder
+from qdrant_double import QdrantDouble
 
 from verl_comprl.cli.bank import embedder as bank_embedder
 from verl_comprl.cli.main import main
@@ -236,3 +237,32 @@ def test_what_an_older_journal_names_of_a_run_is_done(comprl_bank: Run, endpoint
     assert {json.loads(line)["id"].partition(":")[0] for line in journal.read_text().splitlines()} == set(ids)
     journal.write_text(json.dumps({"id": ids[0], "became": "written"}) + "\n")
     assert comprl_bank(*given).out.startswith("2 episodes: 1 done before, 1 gave experience;")
+
+
+def test_the_journal_of_another_bank_is_set_aside(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a collection of the same name on another server, or of one that was emptied."""
+    monkeypatch.chdir(tmp_path)
+    servers = [QdrantDouble().start() for _ in range(2)]
+    given = arguments(endpoint, tmp_path / "bank", episodes)[3:]
+    try:
+        for server in servers:
+            done = comprl_bank("distill", "--url", server.url, "--collection", "c", *given)
+            assert done.out.startswith("6 episodes: 4 gave experience"), done.err
+            assert ("so c.distilled.jsonl is of another one" in done.err) == (server is servers[1])
+        again = comprl_bank("distill", "--url", servers[1].url, "--collection", "c", *given)
+        assert again.out.startswith("6 episodes: 5 done before") and "another one" not in again.err
+    finally:
+        for server in servers:
+            server.close()
+    assert len([*tmp_path.glob("c.distilled.jsonl-*")]) == 1
+
+
+def test_a_bank_that_is_empty_since_nothing_was_new_keeps_its_journal(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda messages: "yes" if len(messages) == 1 else '<answer>[{"operation": "return"}]</answer>'
+    given = arguments(endpoint, tmp_path / "bank", episodes)
+    assert comprl_bank(*given).out.startswith("6 episodes: 6 had nothing new;")
+    assert comprl_bank(*given).out.startswith("6 episodes: 6 done before;")

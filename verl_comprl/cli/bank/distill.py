@@ -10,7 +10,7 @@ from verl_comprl.cli.bank.endpoint import connected
 from verl_comprl.cli.bank.source import bank_config, opened, stored_embedding
 from verl_comprl.display.printable import printable
 from verl_comprl.experience import BankConfig
-from verl_comprl.extractor.offline import OfflineDistillation
+from verl_comprl.extractor.offline import OfflineDistillation, set_aside_foreign
 from verl_comprl.extractor.trajectories import read_episodes
 
 _JOURNAL = "distilled.jsonl"
@@ -33,8 +33,11 @@ async def distill(options: argparse.Namespace) -> int:
 
     # In this order: before the endpoint has answered, nothing is made.
     async with connected(options) as calls, opened(config, await load_embedder(options, identity or {})) as bank:
+        journal = _journal(config)
+        if aside := set_aside_foreign(journal, bank):
+            print(f"the bank is empty, so {journal} is of another one: renamed to {aside}", file=sys.stderr)
         work = OfflineDistillation(
-            bank, calls, _journal(config), workers=options.workers, list_nearest=options.list_nearest, progress=progress
+            bank, calls, journal, workers=options.workers, list_nearest=options.list_nearest, progress=progress
         )
         await work.run(episodes)
         counts, size = work.counts, len(bank)
