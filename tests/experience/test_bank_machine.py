@@ -177,12 +177,12 @@ class BankMachine(RuleBasedStateMachine):
             assert chosen is not None
             self.bank.record_training([chosen["record_id"], "unknown"], self.calls)
             for entry in self.model.entries:
-                entry["trainings"] += entry["record_id"] == chosen["record_id"]
+                entry["trainings"] += bool(chosen["record_id"]) and entry["record_id"] == chosen["record_id"]
 
     @rule(place=st.integers(0, 30), reason=st.sampled_from(["bad advice", ""]))
     def quarantine(self, place: int, reason: str) -> None:
         ids = self.pick([place])
-        self.run(self.bank.quarantine(ids, reason))
+        self.run(self.bank.quarantine(ids, reason) if reason else self.bank.release(ids))
         for id in ids:
             entry = self.model.find(id)
             assert entry is not None
