@@ -1,4 +1,4 @@
-"""What the start of a run does to the checkpoints and logs that are in its folder, before any model loads."""
+"""Effects of the start of a run on checkpoints and logs in its folder, before any model loads."""
 
 import json
 from pathlib import Path
