@@ -101,10 +101,11 @@ class _ManagerActor(BankInspection, ExperienceManager):
             SnapshotError: If the checkpoint has no bank to restore, or what this one holds cannot be saved aside.
             StoreError: If the bank cannot be opened.
         """
+        continued = opening.checkpoint if opening.killed_in is None else None
         saved: set[str] = set()
-        if opening.checkpoint is not None and opening.killed_in is None:
+        if continued is not None:
             # It is restored when the models are there. Refused only then, what was here would be gone already.
-            snapshot = await asyncio.to_thread(read_snapshot, opening.checkpoint / "bank", self._embedder.identity)
+            snapshot = await asyncio.to_thread(read_snapshot, continued / "bank", self._embedder.identity)
             saved = {entry.id for entry in snapshot.entries}
         # Of an attempt that failed later: a bank can be opened once. An empty one is false.
         if (left := vars(self).pop("_bank", None)) is not None:
@@ -118,7 +119,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         if len(bank) and not opening.keep_content:
             await bank.save(aside)
             await bank.clear()
-        elif opening.checkpoint is not None and opening.killed_in is None:
+        elif continued is not None:
             # The settings may name another bank than before, or another run may have used this one since.
             unsaved = {entry.id for entry in bank.entries()} - saved
             if others := await asyncio.to_thread(strangers, unsaved, Path(run)):
