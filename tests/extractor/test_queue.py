@@ -15,7 +15,8 @@ from queues import MakeQueue, MakeRequest, drain
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.extractor import queue as module
 from verl_comprl.extractor.config import QueueConfig
-from verl_comprl.extractor.queue import DEAD_LETTERS, WAITING, DistillationQueue
+from verl_comprl.extractor.dead_letters import DEAD_LETTERS
+from verl_comprl.extractor.queue import WAITING, DistillationQueue
 
 
 async def test_first_in_first_out_and_no_request_twice(make_queue: MakeQueue, make_request: MakeRequest) -> None:

@@ -10,7 +10,7 @@ import pytest
 from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 from queues import MakeQueue, MakeRequest, drain
 
-from verl_comprl.extractor.queue import DEAD_LETTERS
+from verl_comprl.extractor.dead_letters import DEAD_LETTERS
 
 
 async def test_a_request_whose_distillation_kills_the_process_is_given_up_in_the_end(

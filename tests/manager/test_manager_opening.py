@@ -16,8 +16,8 @@ from verl_comprl.experience.store import folder as bank_folder
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP, Settling, Use
+from verl_comprl.extractor.dead_letters import DEAD_LETTERS
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
-from verl_comprl.extractor.queue import DEAD_LETTERS
 from verl_comprl.manager import actor
 from verl_comprl.manager.actor import Opening, open_bank
 from verl_comprl.manager.messages import EpisodeReport

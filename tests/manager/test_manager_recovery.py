@@ -10,7 +10,7 @@ from managed import LESSON, RETURN, Extractor, MakeRequest, Open, Setup, answere
 from waiting import until
 
 from verl_comprl.experience.schema import derive_id
-from verl_comprl.extractor.queue import DEAD_LETTERS
+from verl_comprl.extractor.dead_letters import DEAD_LETTERS
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.record.lines import decode
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from managed import WHERE, MakeRequest, Open, Setup
 
-from verl_comprl.extractor.queue import DEAD_LETTERS
+from verl_comprl.extractor.dead_letters import DEAD_LETTERS
 from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.record.prefix import Prefix

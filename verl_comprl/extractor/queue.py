@@ -7,11 +7,9 @@ request that does not fit in memory is in the file only, or replaces the oldest.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 import random
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -19,12 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
+from verl_comprl.extractor.dead_letters import DeadLetters
 from verl_comprl.extractor.request_log import RequestLog
-from verl_comprl.files import PAUSES, dated, write_atomically
-from verl_comprl.record.lines import append_lines, decode, encode
+from verl_comprl.files import PAUSES
+from verl_comprl.record.lines import encode
 from verl_comprl.record.redaction import redactor
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 Finish = Callable[[list[DistillationRequest]], set[str]]
 """Finishes those of the requests that had been distilled when the process before was killed; returns their ids."""
 
-DEAD_LETTERS = "dead_letters.jsonl"
 WAITING = "waiting.jsonl"
 _LONGEST_BACKOFF = 60.0
 _READ_AGAIN_SECONDS = 5.0
@@ -46,8 +45,11 @@ class _Pending:
     attempts: int = 0
     """Those that have failed; in the file, also the one that is being made."""
 
+    def fields(self) -> dict[str, Any]:
+        return {"attempts": self.attempts, "request": self.request.model_dump(mode="json")}
+
     def to_json(self) -> str:
-        return json.dumps({"attempts": self.attempts, "request": self.request.model_dump(mode="json")})
+        return json.dumps(self.fields())
 
     @classmethod
     def from_json(cls, text: str) -> "_Pending":
@@ -80,6 +82,7 @@ class DistillationQueue:
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._waiting = Path(config.folder) / WAITING
         self._log = RequestLog(self._waiting)
+        self._dead_letters = DeadLetters(Path(config.folder))
         self._redact = redactor()
         self._on_disk: deque[str] = deque()
         """Ids of those that are in the file only, oldest first, but for some that could not be read."""
@@ -236,17 +239,21 @@ class DistillationQueue:
         finally:
             self._saving = False
         try:
-            letters = self._read_dead_letters()
+            state = self._dead_letters.state()
         except OSError as error:
             self._count_disk_failure(f"dead letters cannot be read: {error}")
             return missing
-        state = {"bytes": len(letters), "sha256": hashlib.sha256(letters).hexdigest()}
         _letters_file(path).write_text(json.dumps(state), encoding="utf-8")
         return missing
 
     def restore(self, path: Path) -> None:
         """Add the requests that :meth:`save` wrote to the pending ones, and drop the dead letters after it."""
-        self._take_back_dead_letters(_letters_file(path))
+        if (saved := _letters_file(path)).exists():
+            state = json.loads(saved.read_text(encoding="utf-8"))
+            try:
+                self._dead_letters.take_back(state)
+            except OSError as error:
+                self._count_disk_failure(f"dead letters are there twice: {error}")
         with path.open(encoding="utf-8", newline="\n") as lines:  # texts may contain other line separators
             for pending in map(_Pending.from_json, lines):
                 if not self._has(pending.request.id):
@@ -289,50 +296,17 @@ class DistillationQueue:
             return set()
         over = self._finish(begun)
         try:
-            if self._dead_letters.exists():
-                with self._dead_letters.open("rb") as letters:
-                    requests = [letter.get("request") for letter in decode(letters)]
-                ids = [request.get("id") for request in requests if isinstance(request, dict)]
-                over |= {id for id in ids if isinstance(id, str)}
+            over |= self._dead_letters.ids()
         except OSError as error:
             self._count_disk_failure(f"an episode may become a dead letter twice: {error}")
         return over
 
-    @property
-    def _dead_letters(self) -> Path:
-        return Path(self._config.folder) / DEAD_LETTERS
-
     def set_aside_dead_letters(self) -> None:
         """Begin without those of an earlier run in the same folder, whose file is kept with a time stamp."""
         try:
-            if self._dead_letters.exists():
-                self._dead_letters.rename(dated(self._dead_letters))
+            self._dead_letters.set_aside()
         except OSError as error:
             self._count_disk_failure(f"dead letters of an earlier run are among those of this one: {error}")
-
-    def _read_dead_letters(self) -> bytes:
-        return self._dead_letters.read_bytes() if self._dead_letters.exists() else b""
-
-    def _take_back_dead_letters(self, saved: Path) -> None:
-        """Drop the letters that were written later: their episodes wait again, or are played again.
-
-        Those of the checkpoint are known by their content, wherever the folder of the run is now. A file that does not
-        begin with them has others' only.
-        """
-        if not saved.exists():
-            return
-        state = json.loads(saved.read_text(encoding="utf-8"))
-        try:
-            letters = self._read_dead_letters()
-            kept = letters[: state["bytes"]]
-            digest = hashlib.sha256(kept).hexdigest()
-            if state.get("sha256", digest) != digest:  # earlier checkpoints have none
-                kept = b""
-            if len(kept) < len(letters):
-                shutil.copyfile(self._dead_letters, dated(self._dead_letters))
-                write_atomically(self._dead_letters, kept)
-        except OSError as error:
-            self._count_disk_failure(f"dead letters are there twice: {error}")
 
     def _admit(self, pending: _Pending, *, logged: bool = False, again: bool = False) -> None:
         """Take a request; one that is there ``again``, in another process, has been counted."""
@@ -380,17 +354,15 @@ class DistillationQueue:
             asyncio.get_running_loop().call_later(_LONGEST_BACKOFF, self._give_up, pending, reason)
 
     def _try_write_letter(self, pending: _Pending, reason: str) -> bool:
-        path = self._dead_letters
-        request = pending.request.model_dump(mode="json")
-        letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
+        letter = {"at": time.time(), "reason": reason, **pending.fields()}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            append_lines(path, self._redact(encode(letter)) + b"\n")  # the reason may show a secret, too
+            self._dead_letters.add(self._redact(encode(letter)))  # the reason may show a secret, too
         except OSError as error:
             self._count_disk_failure(f"the dead letter of episode {pending.request.id} has to wait: {error}")
             return False
         if not self.counts["dead"]:
-            logger.warning("an episode could not be distilled, see %s; further ones are only counted", path)
+            where = self._dead_letters.path
+            logger.warning("an episode could not be distilled, see %s; further ones are only counted", where)
         self.counts["dead"] += 1
         return True
 
