@@ -19,8 +19,9 @@ from verl_comprl.extractor.credit import ONE_STEP, Settling, Use
 from verl_comprl.extractor.dead_letters import DEAD_LETTERS
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.manager import actor
-from verl_comprl.manager.actor import Opening, open_bank
+from verl_comprl.manager.actor import open_bank
 from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.manager.opening import Opening
 from verl_comprl.manager.reported import REPORTED
 from verl_comprl.record import RunRecord
 

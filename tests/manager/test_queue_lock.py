@@ -17,7 +17,7 @@ from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP
 from verl_comprl.extractor.queue import WAITING
 from verl_comprl.manager import actor
-from verl_comprl.manager.actor import Opening
+from verl_comprl.manager.opening import Opening
 from verl_comprl.manager.queue_lock import lock_queue
 from verl_comprl.manager.reported import REPORTED
 

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from verl_comprl.config.tree import ComprlConfig
-from verl_comprl.manager.actor import Opening
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.manager.opening import Opening
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 

@@ -15,8 +15,8 @@ from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
-from verl_comprl.manager.actor import Opening
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.manager.opening import Opening
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.extractor.learner import ExtractorLearner

@@ -5,10 +5,7 @@ The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 
 import asyncio
 import json
-import logging
-import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, StoreError, make_embedder
-from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
+from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
 from verl_comprl.folder_lock import FolderLock
@@ -30,32 +27,16 @@ from verl_comprl.manager.inspection import BankInspection, remove_address, write
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.manager.opening import Opening
 from verl_comprl.manager.queue_lock import lock_queue
 from verl_comprl.manager.server_calls import bounded
-from verl_comprl.manager.strangers import strangers
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.record.reader import CALLS, EVENTS
 
-logger = logging.getLogger(__name__)
-
 MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """What is there already when a manager opens the bank of its run."""
-
-    keep_content: bool
-    """Whether the run goes on, so that the bank should be its own; otherwise what it holds is saved aside and
-    removed."""
-    killed_in: int | None = None
-    """Step in which this manager's process before was killed, so that the bank and the waiting distillations stay as
-    they are; None at the start of a run."""
-    checkpoint: Path | None = None
-    """Our part of the checkpoint that the run continues, its own or another run's; after a kill, of its latest one."""
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
@@ -101,12 +82,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             SnapshotError: If the checkpoint has no bank to restore, or what this one holds cannot be saved aside.
             StoreError: If the bank cannot be opened.
         """
-        continued = opening.checkpoint if opening.killed_in is None else None
-        saved: set[str] = set()
-        if continued is not None:
-            # It is restored when the models are there. Refused only then, what was here would be gone already.
-            snapshot = await asyncio.to_thread(read_snapshot, continued / "bank", self._embedder.identity)
-            saved = {entry.id for entry in snapshot.entries}
+        restored = await opening.restored_ids(self._embedder.identity)
         # Of an attempt that failed later: a bank can be opened once. An empty one is false.
         if (left := vars(self).pop("_bank", None)) is not None:
             with suppress(StoreError):
@@ -115,19 +91,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         # After the bank is open, whose folder it may be and must be empty, and before anything is removed from either.
         self._unlock_queue()
         self._queue_lock = lock_queue(Path(config.queue.folder))
-        aside = f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}"
-        if len(bank) and not opening.keep_content:
-            await bank.save(aside)
-            await bank.clear()
-        elif continued is not None:
-            # The settings may name another bank than before, or another run may have used this one since.
-            unsaved = {entry.id for entry in bank.entries()} - saved
-            if others := await asyncio.to_thread(strangers, unsaved, Path(run)):
-                await bank.save(aside)
-                what = "entries of the bank are not of this run; it is saved as"
-                logger.warning("%d %s %s, and the checkpoint's takes its place", len(others), what, aside)
-        if opening.killed_in is not None and opening.checkpoint is not None and not len(bank):
-            await _bring_back(bank, opening.checkpoint)
+        await opening.settle(bank, aside=config.bank.path, run=Path(run), restored=restored)
         is_new = not opening.keep_content and opening.checkpoint is None
         self._begins_with_entries = bool(config.initial_bank) and is_new
         if self._begins_with_entries:
@@ -241,14 +205,6 @@ class _ManagerActor(BankInspection, ExperienceManager):
             )
         )
         self._connected = True
-
-
-async def _bring_back(bank: ExperienceBank, checkpoint: Path) -> None:
-    """Take the bank of a checkpoint if the store was emptied before the manager, whose memory had it, was killed."""
-    await bank.restore(checkpoint / "bank")
-    if len(bank):
-        what = "the bank was empty when the experience manager began again"
-        logger.warning("%s; it is that of the checkpoint in %s, with %d entries", what, checkpoint.parent, len(bank))
 
 
 def _actor_name(run: str) -> str:

@@ -19,8 +19,9 @@ from verl_comprl.config.reading import comprl_config
 from verl_comprl.display.units import counted
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
-from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
+from verl_comprl.manager.actor import MANAGER_SECONDS, load_manager, open_bank, start_manager
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.manager.opening import Opening
 from verl_comprl.platform.deaths import ACTOR_AWAY
 from verl_comprl.platform.waiting import Patience, wait_for
 from verl_comprl.trainer.checkpoint import contents

@@ -17,7 +17,7 @@ from verl_comprl.config.saved import save_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
-from verl_comprl.manager.actor import Opening
+from verl_comprl.manager.opening import Opening
 from verl_comprl.trainer import experience_runtime
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.contents import STATE_FILE, check, check_ranks, check_same_run
