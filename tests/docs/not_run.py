@@ -68,6 +68,7 @@ NOT_RUN = {
     "python -m benchmarks.server_memory": "measures for minutes; few lengths: tests/benchmarks/test_server_memory.py",
     "python -m benchmarks.update_memory": "measures for a minute; few rows: tests/benchmarks/test_update_memory.py",
     "python -m benchmarks.gpu_memory": "prints what is computed in tests/recipes/test_gpu_layouts.py",
+    "python -m benchmarks.cores": "measures for minutes; one round: tests/benchmarks/test_cores.py",
     "python -m benchmarks.viewer_pictures": "needs a browser, writes into docs; its window: "
     "tests/benchmarks/test_viewer_pictures.py",
     "python -m benchmarks.viewer": "needs a browser; its exit code, and a visit where there is one: "
