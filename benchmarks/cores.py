@@ -58,9 +58,9 @@ def neighbour(kind: str, core: int) -> Iterator[None]:
 
 def _be_neighbour(kind: str, core: int) -> None:
     os.sched_setaffinity(0, {core})
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     piece = work(kind)
     piece()
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # not before: on busy cores it might never begin
     print("begun", flush=True)
     while True:
         piece()
