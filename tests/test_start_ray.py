@@ -16,9 +16,10 @@ import pytest
 import ray
 from omegaconf import OmegaConf
 
+from env_adapters.host.process import TEMPORARY
 from verl_comprl import training
 from verl_comprl.config.reading import ConfigError
-from verl_comprl.platform import ray_folder, sockets
+from verl_comprl.platform import ray_folder, temporary
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory of its own, where Ray's token is, and where folders of sockets are made."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(sockets, "_LONGEST", 1000)
+    monkeypatch.setattr(temporary, "_LONGEST", 1000)
     return tmp_path
 
 
@@ -57,10 +58,11 @@ def test_slots_are_those_of_a_ray_that_is_started_here(started: dict[str, Any]) 
     assert (started["num_gpus"], started["num_cpus"], started["address"]) == (2, 32, "local")
 
 
-def test_a_ray_that_is_started_here_has_a_folder_for_sockets(started: dict[str, Any], home: Path) -> None:
+def test_a_ray_that_is_started_here_has_folders_for_what_is_left_behind(started: dict[str, Any], home: Path) -> None:
     training.start_ray(config())
-    (folder,) = home.glob("comprl-sockets-*")
-    assert started["runtime_env"]["env_vars"][sockets.VARIABLE] == str(folder)
+    variables = started["runtime_env"]["env_vars"]
+    for variable, kind in (temporary.SOCKETS, "sockets"), (TEMPORARY, "environments"):
+        assert [variables[variable]] == [str(folder) for folder in home.glob(f"comprl-{kind}-*")]
 
 
 @pytest.mark.parametrize(("variable", "ours"), [(TASKS, "10000"), (NICENESS, "0")])

@@ -102,7 +102,7 @@ def start_ray(config: Any) -> None:
     from verl_comprl.platform.ray_daemons import set_daemon_variables
     from verl_comprl.platform.ray_folder import use_private_folder
     from verl_comprl.platform.ray_token import protect_token, token_is_disabled
-    from verl_comprl.platform.sockets import make_socket_folder
+    from verl_comprl.platform.temporary import make_folders
 
     if ray.is_initialized():
         return
@@ -119,7 +119,7 @@ def start_ray(config: Any) -> None:
             use_private_folder()
         set_daemon_variables(os.environ)
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
-        variables |= make_socket_folder()
+        variables |= make_folders()
         if not (elsewhere := settings.get("_node_ip_address")):
             interface = ray_on_loopback()
         elif token_is_disabled():

@@ -6,10 +6,12 @@ Owns the host's side: starting the fork server, and communicating with each proc
 import asyncio
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
@@ -27,6 +29,10 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 _IMPORT_SECONDS = 300.0
 """Time limit for importing a family, and for a new process of it."""
+
+TEMPORARY = "ENV_ADAPTERS_TMPDIR"
+"""Environment variable with the folder for temporary files of environments, which whoever sets it removes: a host that
+is killed cannot. A folder that is not on this machine is passed over."""
 
 _LAST_WORDS_SECONDS = 1.0
 """For an answer that a process sent before it ended."""
@@ -131,6 +137,8 @@ class ForkServer:
         """Prepare the object; no process is started yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._temporary: str | None = None
+        """Folder of its processes' temporary files, which those, being killed, leave behind."""
         self._lock = asyncio.Lock()
         self._changing = threading.Lock()
         """Held while the process is started or ended: threads do so, and whoever closes the host."""
@@ -171,13 +179,15 @@ class ForkServer:
         """Stop the process; ``_changing`` is held."""
         process, control = self._process, self._control
         self._process = self._control = None
-        if process is None or control is None:
-            return
-        with suppress(OSError):
-            control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
-        process.kill()
-        process.wait()
-        control.close()
+        if process is not None and control is not None:
+            with suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
+            process.kill()
+            process.wait()
+            control.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
 
     def _running(self) -> socket.socket:
         """Return the control socket of a process that runs."""
@@ -235,10 +245,12 @@ class ForkServer:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs, ExitStack() as undone:
             undone.callback(control.close)
+            place = os.environ.get(TEMPORARY, "")
+            self._temporary = tempfile.mkdtemp(prefix="environments-", dir=place if os.path.isdir(place) else None)
             self._process = start_process(
                 [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
+                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path, "TMPDIR": self._temporary},
                 stdin=subprocess.DEVNULL,
                 # Where autogroup scheduling is on, Linux divides CPU time between sessions, and niceness only counts
                 # within one. In a session of their own all environments together get no more than the host's session.

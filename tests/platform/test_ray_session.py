@@ -9,7 +9,8 @@ import psutil
 import pytest
 import ray
 
-from verl_comprl.platform import sockets
+from env_adapters.host.process import TEMPORARY
+from verl_comprl.platform import temporary
 from verl_comprl.platform.ray_session import end_ray
 
 pytestmark = pytest.mark.run
@@ -37,26 +38,31 @@ def test_what_a_worker_has_started_ends_with_ray() -> None:
         own.wait()
 
 
-def test_sockets_in_the_file_system_end_with_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(sockets.VARIABLE, raising=False)
+def test_files_of_servers_and_environments_end_with_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in temporary.SOCKETS, TEMPORARY:
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
-    (folder,) = map(Path, sockets.make_socket_folder().values())
-    (folder / "left").touch()
+    folders = [Path(folder) for folder in temporary.make_folders().values()]
+    assert len(folders) == 2
+    for folder in folders:
+        (folder / "left").touch()
     context: Any = ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     session = Path(context.address_info["session_dir"])
     assert [file.name for file in (session / "sockets").iterdir() if file.is_socket()]
     end_ray()
-    assert session.exists() and not (session / "sockets").exists() and not folder.exists()
+    assert session.exists() and not (session / "sockets").exists() and not any(map(Path.exists, folders))
 
 
 def test_a_folder_of_the_users_is_kept_and_names_do_not_get_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(sockets.VARIABLE, str(tmp_path))
-    assert sockets.make_socket_folder() == {}
-    monkeypatch.delenv(sockets.VARIABLE)
-    monkeypatch.setattr("tempfile.tempdir", "/" + 46 * "a")
-    assert sockets.make_socket_folder() == {}
+    for variable in temporary.SOCKETS, TEMPORARY:
+        monkeypatch.setenv(variable, str(tmp_path))
+    assert temporary.make_folders() == {}
+    monkeypatch.delenv(temporary.SOCKETS)
+    (long := tmp_path / (46 * "a")).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert temporary.make_folders() == {}
 
 
 def test_without_ray_there_is_nothing_to_end() -> None:

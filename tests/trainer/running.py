@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 from arm_settings import CANARY, KEY
 
+from env_adapters.host.process import TEMPORARY as OF_ENVIRONMENTS
 from verl_comprl.cli.doctor.leftovers import files_in_use
 from verl_comprl.record import RunRecord
 from verl_comprl.record.reader import METRICS
@@ -189,8 +190,9 @@ class Run:
             time.sleep(pause)
 
     def leftovers(self) -> list[str]:
-        """What this run has started or made and is still there after a moment: processes, shared memory, sockets."""
-        return after_a_moment(lambda: [*self._processes(), *self._shared_memory(), *self._sockets()])
+        """What this run has started or made and is still there after a moment: processes, shared memory, files."""
+        found = self._processes, self._shared_memory, self._sockets, self._folders
+        return after_a_moment(lambda: [left for find in found for left in find()])
 
     def processes(self) -> list[str]:
         """The same without shared memory, of which a process that is killed leaves what is its own.
@@ -242,6 +244,15 @@ class Run:
             is_anothers = folder != TEMPORARY and any(str(file) in opened for file in files)
             found += [] if is_anothers else [file for file in files if str(file) not in opened]
         return [str(file) for file in found if file.exists() and file.stat().st_ctime >= self.started]
+
+    def _folders(self) -> list[str]:
+        """Folders of environments' temporary files that were made since the start, without those of other runs."""
+        used = set[str | None]()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                used.add(process.environ().get(OF_ENVIRONMENTS))
+        found = [folder for folder in TEMPORARY.glob("comprl-environments-*") if str(folder) not in used]
+        return [str(folder) for folder in found if folder.exists() and folder.stat().st_ctime >= self.started]
 
     def _shared_memory(self) -> set[str]:
         """Files that were made since the start, and that no process uses: those of other runs are left out."""

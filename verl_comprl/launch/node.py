@@ -14,12 +14,13 @@ from typing import IO
 
 import psutil
 
+from env_adapters.host.process import TEMPORARY
 from verl_comprl.launch.limits import leave_seconds, poll_until
 from verl_comprl.platform import child
 from verl_comprl.platform.child import Process
 from verl_comprl.platform.launchers import strip_launcher_variables
 from verl_comprl.platform.ray_daemons import set_daemon_variables
-from verl_comprl.platform.sockets import VARIABLE as SOCKETS
+from verl_comprl.platform.temporary import SOCKETS
 
 # Ray's fixed ports would keep a second run from this machine; COMPRL_RAY_START can set them again for a firewall.
 _NO_FIXED_PORTS = ("--dashboard-agent-listen-port", "0", "--min-worker-port", "0", "--max-worker-port", "0")
@@ -43,9 +44,10 @@ class Node:
         self._ray_output = self.folder / "ray_start.txt"
         self.environment = dict(environment) | {"RAY_TMPDIR": str(self.folder)}
         self.environment.pop("RAY_ADDRESS", None)  # of another cluster
-        self._sockets = self.folder / "sockets"
-        self._sockets.mkdir()
-        self.environment.setdefault(SOCKETS, str(self._sockets))
+        self._temporary = {SOCKETS: self.folder / "sockets", TEMPORARY: self.folder / "environments"}
+        for variable, folder in self._temporary.items():
+            folder.mkdir()
+            self.environment.setdefault(variable, str(folder))
         strip_launcher_variables(self.environment)
         set_daemon_variables(self.environment)
         if nodes > 1 and (interface := gloo_interface(ip)):
@@ -91,7 +93,8 @@ class Node:
         for path in session.iterdir():  # among them the objects that Ray has spilled
             if path.name != "logs":
                 shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        for folder in self._temporary.values():
+            shutil.rmtree(folder, ignore_errors=True)
         print(f"launch: the logs of Ray on node {self.rank} are in {session / 'logs'}", file=sys.stderr)
 
 

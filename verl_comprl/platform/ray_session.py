@@ -10,7 +10,7 @@ import transfer_queue as tq
 from transfer_queue import interface
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.platform.sockets import note_sockets_of_ray, remove_sockets
+from verl_comprl.platform.temporary import note_sockets_of_ray, remove_folders
 from verl_comprl.platform.waiting import call_within
 
 _GRACE_SECONDS = 10.0
@@ -83,14 +83,14 @@ def end_ray() -> None:
         _kill([*daemons, *started])
     _, left = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
     _kill(left)
-    remove_sockets()
+    remove_folders()
 
 
 def kill_descendants() -> None:
     """Kill every process that this one has started, and what they have started: for a process that cannot end well."""
     note_sockets_of_ray()
     _kill(psutil.Process().children(recursive=True))
-    remove_sockets()
+    remove_folders()
 
 
 def _kill(processes: list[psutil.Process]) -> None:

@@ -5,12 +5,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 from hosted import BOTH, PROCESS, gone, hurried, play
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost
+from env_adapters.host.process import TEMPORARY
 
 MakeHost = Callable[..., EnvironmentHost]
 Family = Callable[[str, str], str]
@@ -30,6 +32,13 @@ import time
 if os.fork() == 0:
     time.sleep(60)
     os._exit(0)
+"""
+WRITING = """
+import tempfile
+class Environment(Misbehaving):
+    def reset(self, *arguments, **settings):
+        self.folder = tempfile.TemporaryDirectory(prefix="of-an-environment-")
+        return self.folder.name, super().reset(*arguments, **settings)[1]
 """
 LAZY = """
 def __getattr__(name):
@@ -116,6 +125,23 @@ async def test_what_an_environment_has_started_ends_with_it(make_host: MakeHost)
         with hurried(session), pytest.raises(EnvironmentFailure, match="did not return"):
             await session.step("hang")
     assert all(map(gone, pids))
+
+
+@pytest.mark.parametrize("place", ["there", "on another machine"])
+async def test_temporary_files_end_with_the_host(
+    make_host: MakeHost, family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Environments that wait for their next episode are killed in the end, and clear up nothing."""
+    (there := tmp_path / "there").mkdir()
+    (otherwise := tmp_path / "otherwise").mkdir()
+    monkeypatch.setenv(TEMPORARY, str(tmp_path / place))
+    monkeypatch.setattr("tempfile.tempdir", str(otherwise))
+    host = make_host()
+    async with host.session(family("writing", HEAD + WRITING), {}) as session:
+        folder = Path((await session.reset(1))[0])
+    assert folder.is_dir() and (there if place == "there" else otherwise) in folder.parents
+    await host.close()
+    assert not [*there.iterdir(), *otherwise.iterdir()]
 
 
 async def test_a_fork_of_an_environment_answers_nothing(make_host: MakeHost) -> None:

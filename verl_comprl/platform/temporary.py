@@ -1,4 +1,4 @@
-"""Sockets in the file system that vLLM's servers and Ray leave behind, where Ray is started here."""
+"""Files that vLLM's servers, environments and Ray leave behind when they end, where Ray is started here."""
 
 import os
 import shutil
@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "VLLM_RPC_BASE_PATH"
+from env_adapters.host.process import TEMPORARY
+
+SOCKETS = "VLLM_RPC_BASE_PATH"
 """Environment variable with the folder of vLLM's sockets, each of which has a UUID for its name."""
 
 _LONGEST = 107 - 37
@@ -16,16 +18,18 @@ _LONGEST = 107 - 37
 _folders: list[Path] = []
 
 
-def make_socket_folder() -> dict[str, str]:
-    """Make a folder for vLLM's sockets; returns the variable that names it, for Ray's workers.
+def make_folders() -> dict[str, str]:
+    """Make folders for vLLM's sockets and environments' temporary files; returns their variables, for Ray's workers.
 
-    It is empty where the user has named a folder, or where names of sockets would get too long.
+    There are none where the user has named one, nor for sockets whose names would get too long.
     """
-    place = tempfile.gettempdir()
-    if os.environ.get(VARIABLE) or len(os.fsencode(place)) > _LONGEST - len("/comprl-sockets-12345678"):
-        return {}
-    _folders.append(Path(tempfile.mkdtemp(prefix="comprl-sockets-", dir=place)))
-    return {VARIABLE: str(_folders[-1])}
+    found: dict[str, str] = {}
+    short = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST - len("/comprl-sockets-12345678")
+    for variable, prefix in [(SOCKETS, "comprl-sockets-")] * short + [(TEMPORARY, "comprl-environments-")]:
+        if not os.environ.get(variable):
+            found[variable] = tempfile.mkdtemp(prefix=prefix)
+            _folders.append(Path(found[variable]))
+    return found
 
 
 def note_sockets_of_ray() -> None:
@@ -38,7 +42,7 @@ def note_sockets_of_ray() -> None:
             _folders.append(Path(node.get_sockets_dir_path()))
 
 
-def remove_sockets() -> None:
+def remove_folders() -> None:
     """Remove the folders of a Ray that has ended."""
     while _folders:
         shutil.rmtree(_folders.pop(), ignore_errors=True)
