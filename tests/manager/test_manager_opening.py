@@ -27,7 +27,6 @@ from verl_comprl.record import RunRecord
 
 CALL = {"listed": (), "task": "fetch", "environment": "room", "step": 0, "weight_version": 0}
 KEPT, NOT_KEPT = Opening(keep_content=True), Opening(keep_content=False)
-
 OpenManager = Callable[..., Awaitable[Any]]
 
 
@@ -188,6 +187,21 @@ async def test_a_run_that_continues_after_a_kill_saves_nothing_aside(open_manage
     manager._journal.merged(manager._bank.entries()[1:])
     await open_manager(Opening(keep_content=True, checkpoint=checkpoint))
     assert not list(tmp_path.glob("bank-*"))
+
+
+async def test_what_is_quarantined_between_starts_stays_so(open_manager: OpenManager, tmp_path: Path) -> None:
+    manager, checkpoint = await open_manager(NOT_KEPT), tmp_path / "global_step_1" / "comprl"
+    for title in "harmful", "bad", "good":
+        await write(manager, title)
+    await manager.save(str(checkpoint))
+    harmful, bad, _ = (entry.id for entry in manager._bank.entries())
+    await manager._bank.quarantine([bad], "few successes")
+    manager._journal.quarantined([bad], manager._bank.get, 1)  # by the run, which goes back
+    await manager._bank.quarantine([harmful], "misleads")
+    for _ in range(2):
+        manager = await open_manager(Opening(keep_content=True, checkpoint=checkpoint))
+        await manager.restore(str(checkpoint))
+        assert [entry.quarantined for entry in manager._bank.entries()] == ["misleads", "", ""]
 
 
 async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 
 import asyncio
 import json
+import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.record.reader import CALLS, EVENTS
+
+logger = logging.getLogger(__name__)
 
 MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
@@ -82,7 +85,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             SnapshotError: If the checkpoint has no bank to restore, or what this one holds cannot be saved aside.
             StoreError: If the bank cannot be opened.
         """
-        restored = await opening.restored_ids(self._embedder.identity)
+        restored = await opening.restored(self._embedder.identity)
         # Of an attempt that failed later: a bank can be opened once. An empty one is false.
         if (left := vars(self).pop("_bank", None)) is not None:
             with suppress(StoreError):
@@ -91,7 +94,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         # After the bank is open, whose folder it may be and must be empty, and before anything is removed from either.
         self._unlock_queue()
         self._queue_lock = lock_queue(Path(config.queue.folder))
-        await opening.settle(bank, aside=config.bank.path, run=Path(run), restored=restored)
+        self._by_hand = await opening.settle(bank, aside=config.bank.path, run=Path(run), restored=restored)
         is_new = not opening.keep_content and opening.checkpoint is None
         self._begins_with_entries = bool(config.initial_bank) and is_new
         if self._begins_with_entries:
@@ -139,6 +142,11 @@ class _ManagerActor(BankInspection, ExperienceManager):
     async def restore(self, folder: str) -> None:
         """Replace the state with what ``save`` wrote."""
         await super().restore(folder)
+        for id, reason in self._by_hand.items():
+            await self._bank.quarantine([id], reason)
+        if self._by_hand:
+            logger.warning("%d entries stay quarantined as they were between starts", len(self._by_hand))
+            self._by_hand = {}
         relieve_garbage_collector()
 
     async def away(self, number: int) -> None:

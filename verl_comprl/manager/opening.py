@@ -9,7 +9,7 @@ from typing import Any
 
 from verl_comprl.experience import ExperienceBank
 from verl_comprl.experience.transfer.snapshot import read_snapshot
-from verl_comprl.manager.strangers import strangers
+from verl_comprl.manager.run_events import COMES, QUARANTINED, without_event
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ class Opening:
     checkpoint: Path | None = None
     """Our part of the checkpoint that the run continues, its own or another run's; after a kill, of its latest one."""
 
-    async def restored_ids(self, embedder: dict[str, Any]) -> set[str] | None:
-        """Read the bank that is restored later, when the models are there; returns the ids of its entries.
+    async def restored(self, embedder: dict[str, Any]) -> dict[str, str] | None:
+        """Read the bank that is restored later, when the models are there; returns why its entries are quarantined.
 
         Refused only then, what the bank of the run holds would be gone already.
 
@@ -36,7 +36,7 @@ class Opening:
             embedder: Identity of the run's.
 
         Returns:
-            None if none is restored.
+            Reasons by id, empty for entries that are not quarantined; None if no bank is restored.
 
         Raises:
             SnapshotError: If it cannot be restored.
@@ -44,31 +44,45 @@ class Opening:
         if self.killed_in is not None or self.checkpoint is None:
             return None
         snapshot = await asyncio.to_thread(read_snapshot, self.checkpoint / "bank", embedder)
-        return {entry.id for entry in snapshot.entries}
+        return {entry.id: entry.quarantined for entry in snapshot.entries}
 
-    async def settle(self, bank: ExperienceBank, *, aside: str, run: Path, restored: set[str] | None) -> None:
+    async def settle(
+        self, bank: ExperienceBank, *, aside: str, run: Path, restored: dict[str, str] | None
+    ) -> dict[str, str]:
         """Leave in an open bank what the run goes on with, and save aside what would be lost.
 
         Args:
             bank: The run's.
             aside: Path of a new folder, which gets a time stamp.
             run: The run's folder.
-            restored: From :meth:`restored_ids`.
+            restored: From :meth:`restored`.
+
+        Returns:
+            Entries that somebody has quarantined between starts, which is the only time for it, with the reasons: to be
+            quarantined again when the checkpoint's bank has taken the place of this one.
 
         Raises:
+            OSError: If the run's events cannot be read.
             SnapshotError: If it cannot be saved aside.
         """
+        by_hand: dict[str, str] = {}
         aside = f"{aside}-{time.strftime('%Y%m%d-%H%M%S')}"
         if len(bank) and not self.keep_content:
             await bank.save(aside)
             await bank.clear()
         elif restored is not None:
             # The settings may name another bank than before, or another run may have used this one since.
-            unsaved = {entry.id for entry in bank.entries()} - restored
-            if others := await asyncio.to_thread(strangers, unsaved, run):
+            entries = bank.entries()
+            unsaved = {entry.id for entry in entries} - restored.keys()
+            if others := await asyncio.to_thread(without_event, unsaved, run, COMES):
                 await bank.save(aside)
                 what = "entries of the bank are not of this run; it is saved as"
                 logger.warning("%d %s %s, and the checkpoint's takes its place", len(others), what, aside)
+            else:
+                quarantined = (entry for entry in entries if entry.quarantined)
+                marked = {entry.id: entry.quarantined for entry in quarantined if restored.get(entry.id) == ""}
+                unnoted = await asyncio.to_thread(without_event, marked, run, QUARANTINED)
+                by_hand = {id: marked[id] for id in unnoted}
         if self.killed_in is not None and self.checkpoint is not None and not len(bank):
             # The store was emptied before the process was killed, whose memory had the entries.
             await bank.restore(self.checkpoint / "bank")
@@ -76,3 +90,4 @@ class Opening:
                 what = "the bank was empty when the experience manager began again"
                 where = self.checkpoint.parent
                 logger.warning("%s; it is that of the checkpoint in %s, with %d entries", what, where, len(bank))
+        return by_hand
