@@ -1,6 +1,7 @@
 """The command ``comprl view``."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,23 @@ def test_a_mistyped_folder_and_a_folder_as_output_leave_nothing_behind(
         assert main.main(["view", "run", "--output", output]) == 2
         assert f"--output {output} is a folder; name a file, such as " in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(pipe := folder.parent / "pipe")
+    assert main.main(["view", str(folder), "--output", str(pipe)]) == 2
+    assert capsys.readouterr().err == f"comprl view: --output {pipe} is not a regular file\n"
+    assert pipe.is_fifo()
+    (target := folder.parent / "target.html").write_text("old")
+    (link := folder.parent / "link.html").symlink_to(target.name)
+    assert main.main(["view", str(folder), "--output", str(link)]) == 0
+    assert link.is_symlink() and target.read_text().startswith("<!")
+
+
+def test_a_run_that_is_a_link_to_itself_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (loop := folder.parent / "loop").symlink_to("loop")
+    assert main.main(["view", str(loop)]) == 2
+    assert capsys.readouterr().err.startswith(f"comprl view: {loop} is not a folder of a run: ")
 
 
 def test_a_file_that_cannot_be_written_is_called_what_the_user_calls_it(

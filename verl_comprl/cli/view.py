@@ -1,6 +1,7 @@
 """Command ``comprl view``: writes one HTML file that shows runs, their experience and their episodes."""
 
 import argparse
+import os
 import webbrowser
 from pathlib import Path
 
@@ -33,17 +34,19 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         FileNotFoundError: If a folder is not that of a run.
-        ValueError: If ``--episodes`` is negative, or ``--output`` is empty or a folder.
+        ValueError: If ``--episodes`` is negative, or ``--output`` is empty, a folder or a device.
         OSError: If a run cannot be read, or the file cannot be written.
     """
     from verl_comprl.viewer.view import write_view
 
-    runs = list({folder.resolve(): folder for folder in options.runs}.values())
+    runs = list({os.path.realpath(folder): folder for folder in options.runs}.values())
     if options.output == "":
         raise ValueError(f"--output is empty; name a file, such as {FILE}")
     file = Path(options.output or (runs[0] / FILE if len(runs) == 1 else FILE))
     if file.is_dir() or str(options.output).endswith("/"):  # which a Path leaves out
         raise ValueError(f"--output {options.output or file} is a folder; name a file, such as {file / FILE}")
+    if file.exists() and not file.is_file():  # a device, which a finished page would take the place of
+        raise ValueError(f"--output {file} is not a regular file")
     try:
         write_view(runs, file, options.episodes)
     except OSError as error:

@@ -7,6 +7,7 @@ front end's escaping could neither run nor send anything.
 
 import base64
 import html
+import os
 import secrets
 from collections.abc import Iterable
 from importlib.resources import files
@@ -37,14 +38,15 @@ def write_page(file: Path, title: str, blocks: Iterable[Block]) -> None:
         OSError: If the file cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    building = file.with_name(f".{file.name}.building")
+    real = Path(os.path.realpath(file))  # a link stays one
+    building = real.with_name(f".{real.name}.building")
     try:
         with building.open("w", encoding="utf-8") as out:
             out.write(_head(title))
             for block in blocks:
                 out.write(f'<script type="text/plain" id="{html.escape(block.name)}">{block.text}</script>\n')
             out.write("</body>\n</html>\n")
-        building.replace(file)
+        building.replace(real)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(building)):
             error.filename = str(file)  # the user knows no other name

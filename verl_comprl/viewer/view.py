@@ -34,7 +34,7 @@ def write_view(folders: Sequence[Path], file: Path, kept: int | None = None) -> 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
     """Return names for the runs: the folders' own, or their paths from the deepest common folder if these are equal."""
-    paths = [folder.resolve() for folder in folders]
+    paths = [Path(os.path.realpath(folder)) for folder in folders]
     names = [path.name for path in paths]
     if len(set(names)) < len(names) and len(set(paths)) == len(paths):
         common = os.path.commonpath(paths)
