@@ -90,3 +90,18 @@ def test_what_a_link_names_stays_as_it_is(tmp_path: Path) -> None:
     assert names(run) == ["global_step_8"]
     assert CheckpointFolders(other).latest(pytest.fail, thorough=True) == theirs[6]
     assert names(other) == ["global_step_4", "global_step_6"]
+
+
+def test_a_link_that_leads_nowhere_is_given_up_like_others(tmp_path: Path) -> None:
+    link = tmp_path / "global_step_4"
+    save(tmp_path, 2)
+    link.symlink_to(tmp_path / "removed")
+    CheckpointFolders(tmp_path).take_back(2)
+    assert not link.is_symlink()
+
+
+def test_nor_does_it_keep_a_checkpoint_from_its_name(tmp_path: Path) -> None:
+    saved, link = save(tmp_path, 2), tmp_path / "global_step_4"
+    link.symlink_to(tmp_path / "removed")
+    assert save(tmp_path, 4, keep=2) == link and not link.is_symlink()
+    assert CheckpointFolders(tmp_path).latest(pytest.fail) == link and names(tmp_path) == [saved.name, link.name]

@@ -159,6 +159,30 @@ def test_a_run_does_not_start_while_its_latest_checkpoint_cannot_be_read(
     assert CheckpointFolders(tmp_path).latest(thorough=True) == folder
 
 
+def test_nor_while_the_disk_is_away_to_which_its_link_leads(tmp_path: Path) -> None:
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    disk.mkdir()
+    linked = [save(run, step) for step in (20, 40)][-1]
+    linked.symlink_to(linked.rename(disk / "forty"))
+    disk.rename(tmp_path / "unmounted")
+    before = content(run)
+    with pytest.raises(UnreadableCheckpoint) as raised:
+        CheckpointFolders(run).latest(pytest.fail, thorough=True)
+    message = str(raised.value)
+    assert f"{linked} cannot be read at present (its link leads to {disk / 'forty'}, where there is no" in message
+    assert message.endswith(f"trainer.resume_from_path={run}/global_step_N, or remove it") and "\n" not in message
+    assert content(run) == before
+    (tmp_path / "unmounted").rename(disk)
+    assert CheckpointFolders(run).latest(pytest.fail, thorough=True) == linked
+
+
+def test_a_link_that_leads_nowhere_matters_only_where_it_is_the_latest(tmp_path: Path) -> None:
+    for step in (20, 60):
+        (tmp_path / f"global_step_{step}").symlink_to(tmp_path / "removed")
+    latest = save(tmp_path, 40)
+    assert CheckpointFolders(tmp_path).latest(pytest.fail) == latest
+
+
 def test_nor_while_the_one_before_a_torn_one_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unreadable = [save(tmp_path, step) for step in (10, 20)][-1]
     cut(save(tmp_path, 30) / "data.pt")

@@ -3,7 +3,7 @@
 Owns the names in the run's folder; ``manifest`` says whether a checkpoint is complete. ``checkpointing`` fills them.
 
 =================================  =====================================================================================
-``global_step_N``                  A complete checkpoint. Its ``complete.json`` lists every file.
+``global_step_N``                  A complete checkpoint, or a link to one. Its ``complete.json`` lists every file.
 ``global_step_N/given_up``         Marks one of a part of the run that was given up by resuming from an earlier one, or
                                    by a fresh start; only its bank is left when the run has saved beyond it.
 ``checkpoint_being_written``       What a save has not finished, or a kill has left; removed when the next save begins.
@@ -13,6 +13,7 @@ Owns the names in the run's folder; ``manifest`` says whether a checkpoint is co
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ class CheckpointFolders:
         written = aside / named.name
         verify(written, parts)
         write_manifest(written, parts)
-        if named.exists():  # of a part of the run that was given up, or torn
+        if os.path.lexists(named):  # of a part of the run that was given up, or torn, or a link that leads nowhere
             named.rename(aside / _REPLACED)
         self._strip_given_up(step)
         # Before the rename, which is then the only moment that counts: until then the marker names nothing.
@@ -174,7 +175,8 @@ class CheckpointFolders:
     def _numbered(self) -> list[int]:
         if not self._run.is_dir():
             return []
-        return [step_of(path) for path in self._run.iterdir() if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
+        paths = [path for path in self._run.iterdir() if CHECKPOINT.fullmatch(path.name)]
+        return [step_of(path) for path in paths if path.is_symlink() or path.is_dir()]
 
     def _latest_size(self) -> int:
         """Return the bytes of the latest checkpoint that lists its files; 0 if there is none."""
@@ -229,6 +231,8 @@ def is_given_up(folder: Path) -> bool:
 
 
 def _counts_no_more(folder: Path) -> bool:
+    if folder.is_symlink() and not folder.is_dir():  # a disk may not be mounted at present
+        raise OSError(f"its link leads to {folder.readlink()}, where there is no folder")
     return is_given_up(folder) or _is_stripped(folder)
 
 
