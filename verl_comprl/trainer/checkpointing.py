@@ -176,8 +176,12 @@ class CheckpointingTrainer(EngineSharing):
 
     def take_back_marker(self) -> None:
         """Let the next start continue from here, not from later checkpoints of the part of the run that is given up."""
-        if not self.config.trainer.val_only:
-            CheckpointFolders(self._folder).take_back(step_of(own) if (own := self._own_checkpoint) else 0)
+        if self.config.trainer.val_only:
+            return
+        folders, own = CheckpointFolders(self._folder), self._own_checkpoint
+        if own and not self._resumes_itself:
+            folders.adopt(own)
+        folders.take_back(step_of(own) if own else 0)
 
     @cached_property
     def _own_checkpoint(self) -> Path | None:

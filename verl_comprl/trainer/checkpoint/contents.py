@@ -58,9 +58,11 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
     if mode == "disable":
         return None
     if mode == "resume_path":
-        folder = Path(config.trainer.resume_from_path).resolve()
+        folder = Path(config.trainer.resume_from_path).absolute()
+        if not CHECKPOINT.fullmatch(folder.name):  # else a link, too, says the step, as it does with ``auto``
+            folder = folder.resolve()
         if not folder.is_dir():
-            raise FileNotFoundError(f"trainer.resume_from_path={folder} does not exist")
+            raise FileNotFoundError(f"trainer.resume_from_path={folder.resolve()} does not exist")
         if not CHECKPOINT.fullmatch(folder.name):  # before anything is given up: verl reads the step from the name
             raise ConfigError(f"trainer.resume_from_path={folder} is not called global_step_N, where N is its step")
         if wrong := flaw(folder, thorough=True):

@@ -22,6 +22,7 @@ from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 
+from verl_comprl.config.reading import ConfigError
 from verl_comprl.files import GONE, dated, sync_folder, write_atomically
 from verl_comprl.trainer.checkpoint.manifest import (
     EXPERIENCE,
@@ -105,6 +106,27 @@ class CheckpointFolders:
         shutil.rmtree(aside, ignore_errors=True)
         self._prune(step, keep)
         return named
+
+    def adopt(self, copy: Path) -> None:
+        """Link to a copy of one of the run's checkpoints where its own is not complete: the next start may need it.
+
+        What was there is kept, such as the bank that was left: the time is added to its name. A link is removed.
+
+        Raises:
+            ConfigError: If the copy lies in the folder whose place it is to take.
+            UnreadableCheckpoint: If the run's own cannot be read at present.
+        """
+        named = self._folder(step_of(copy))
+        if flaw(named, thorough=True) is None:
+            return
+        if named in copy.resolve().parents:
+            raise ConfigError(f"{copy} lies in {named}, whose place it is to take; move it elsewhere")
+        if named.is_symlink():
+            named.unlink()
+        elif named.exists():
+            named.rename(dated(named))
+        named.symlink_to(copy.resolve())
+        sync_folder(self._run)
 
     def take_back(self, step: int) -> None:
         """Give up what comes after ``step``, from which the run continues; 0 gives up all.
