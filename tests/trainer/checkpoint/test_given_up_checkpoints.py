@@ -1,11 +1,13 @@
 """Checkpoints of a part of a run that was given up."""
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from written_checkpoints import cut, names, save, set_marker
+from written_checkpoints import PARTS, cut, fill, names, save, set_marker
 
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.folders import ASIDE, CheckpointFolders
 
 
 def test_a_run_that_goes_on_from_an_earlier_step_gives_up_the_later_ones(tmp_path: Path) -> None:
@@ -30,6 +32,61 @@ def test_given_up_checkpoints_do_not_count_again_when_the_run_has_saved_beyond_t
     assert (saved[47] / "comprl" / "bank" / "manifest.json").exists()
     cut(latest / "data.pt")
     assert CheckpointFolders(tmp_path).latest() == saved[40]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function after which the disk has so many bytes, for all that is in the run's folder."""
+
+    def limit(size: int) -> None:
+        def usage(place: Path) -> SimpleNamespace:
+            return SimpleNamespace(free=size - used(tmp_path))
+
+        monkeypatch.setattr("verl_comprl.trainer.checkpoint.folders.shutil.disk_usage", usage)
+
+    return limit
+
+
+def used(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_run_that_has_gone_back_saves_on_a_disk_with_room_for_those_that_it_keeps_and_one_more(
+    tmp_path: Path, small_disk: Callable[[int], None]
+) -> None:
+    saved = {step: save(tmp_path, step, keep=2) for step in (80, 90, 100, 110)}
+    size = used(saved[110])
+    CheckpointFolders(tmp_path).take_back(100)
+    small_disk(used(tmp_path) + size // 2)
+    assert save(tmp_path, 104, keep=2).exists()
+    assert not (saved[110] / "actor").exists() and (saved[110] / "comprl" / "bank").exists()
+    for step in (108, 112, 116):
+        latest = save(tmp_path, step, keep=2)
+    assert names(tmp_path) == ["global_step_112", "global_step_116"]
+    assert CheckpointFolders(tmp_path).latest() == latest
+
+
+def test_large_checkpoints_that_were_given_up_keep_no_small_one_from_the_disk(
+    tmp_path: Path, small_disk: Callable[[int], None]
+) -> None:
+    size = used(save(tmp_path, 1))
+    large = tmp_path / "global_step_20"
+    fill(CheckpointFolders(tmp_path).begin() / large.name)
+    (tmp_path / ASIDE / large.name / "actor" / "large.bin").write_bytes(bytes(100 * size))
+    CheckpointFolders(tmp_path).finish(20, PARTS, keep=1)
+    CheckpointFolders(tmp_path).take_back(0)
+    small_disk(used(tmp_path) + 2 * size)
+    save(tmp_path, 5)
+    assert names(tmp_path) == ["global_step_5"], "its size was not known before: room was made for what there was"
+
+
+def test_what_was_given_up_stays_where_there_is_room(tmp_path: Path, small_disk: Callable[[int], None]) -> None:
+    for step in (2, 4, 6):
+        save(tmp_path, step)
+    CheckpointFolders(tmp_path).take_back(2)
+    small_disk(3 * used(tmp_path))
+    save(tmp_path, 3)
+    assert names(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4, 6)]
 
 
 @pytest.mark.parametrize("marker", [None, "", "four", "6"])

@@ -5,7 +5,8 @@ Owns the names in the run's folder; ``manifest`` says whether a checkpoint is co
 =================================  =====================================================================================
 ``global_step_N``                  A complete checkpoint, or a link to one. Its ``complete.json`` lists every file.
 ``global_step_N/given_up``         Marks one of a part of the run that was given up by resuming from an earlier one, or
-                                   by a fresh start; only its bank is left when the run has saved beyond it.
+                                   by a fresh start; only its bank is left when the run has saved beyond it, or has
+                                   no room for the next one.
 ``checkpoint_being_written``       What a save has not finished, or a kill has left; removed when the next save begins.
 ``latest_checkpointed_iteration``  verl's file with the latest step. Later checkpoints than that do not count either,
 ``.txt``                           which matters where plain verl has written them.
@@ -55,7 +56,8 @@ class CheckpointFolders:
     def begin(self) -> Path:
         """Return an empty folder, in which ``global_step_N`` is to be written.
 
-        The first checkpoint is not looked after: its size depends on engine, optimizer and what the user lets them save
+        Where the disk has too little room, only the banks are left of checkpoints that were given up. The first
+        checkpoint is not looked after: its size depends on engine, optimizer and what the user lets them save
         (``checkpoint.save_contents``), and a disk that turns out to be too small costs no more than the write.
 
         Raises:
@@ -66,7 +68,9 @@ class CheckpointFolders:
         if aside.exists():  # a worker that hangs has a file open on a network's disk, or somebody else owns it
             aside.rename(dated(aside))
         aside.mkdir(parents=True)
-        free, needed = shutil.disk_usage(aside).free, self._latest_size()
+        # One that was given up may be larger than any that this run writes: it forbids nothing.
+        self._make_room(aside, self._latest_size())
+        free, needed = shutil.disk_usage(aside).free, self._latest_size(counting=True)
         if free < needed:
             raise OSError(ENOSPC, f"{free:,} bytes are free, and the latest checkpoint has {needed:,}", str(self._run))
         return aside
@@ -200,12 +204,23 @@ class CheckpointFolders:
         paths = [path for path in self._run.iterdir() if CHECKPOINT.fullmatch(path.name)]
         return [step_of(path) for path in paths if path.is_symlink() or path.is_dir()]
 
-    def _latest_size(self) -> int:
-        """Return the bytes of the latest checkpoint that lists its files; 0 if there is none."""
+    def _latest_size(self, *, counting: bool = False) -> int:
+        """Return the bytes of the latest checkpoint that lists its files, of all or of those that count; else 0."""
         for number in sorted(self._numbered(), reverse=True):
+            folder = self._folder(number)
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # as in flaw()
-                return sum(json.loads((self._folder(number) / MANIFEST).read_bytes())["files"].values())
+                size = sum(json.loads((folder / MANIFEST).read_bytes())["files"].values())
+                if not (counting and is_given_up(folder)):
+                    return size
         return 0
+
+    def _make_room(self, place: Path, needed: int) -> None:
+        """Leave only the banks of checkpoints that were given up, the earliest first, until so many bytes are free."""
+        for folder in map(self._folder, sorted(self._numbered())):
+            if shutil.disk_usage(place).free >= needed:
+                return
+            if is_given_up(folder):
+                _strip(folder)
 
     def _folder(self, step: int) -> Path:
         return self._run / f"global_step_{step}"
