@@ -87,17 +87,32 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path, steps: int, other:
     assert (run.record, run.mistake) == (None, message)
 
 
-def test_steps_of_the_recipe_and_of_all_epochs(tmp_path: Path) -> None:
-    metrics = {"training/global_step": 60.0}
-    record = store(tmp_path, "data.seed=1", checkpoint=60, metrics=metrics)
-    again = wanted(tmp_path, "data.seed=1", total_training_steps=120)
-    assert (again.record, again.mistake) == (record, None)  # the same command
-    assert wanted(tmp_path, "data.seed=1", f"{STEPS}=60").record == record
-    assert wanted(tmp_path, "data.seed=1", f"{STEPS}=90").surplus == -30
-    store(tmp_path, "data.seed=1", f"{STEPS}=60")
-    assert wanted(tmp_path, "data.seed=1", total_training_steps=120).surplus == -60
+@pytest.mark.parametrize("stored", [{"steps": 60}, {"metrics": {"training/global_step": 60.0}}])
+@pytest.mark.parametrize("steps", [30, 60, 120])
+def test_steps_of_the_recipe_count_as_those_of_an_override(tmp_path: Path, stored: dict[str, Any], steps: int) -> None:
+    record = store(tmp_path, "data.seed=1", checkpoint=60, **stored)
+    again = wanted(tmp_path, "data.seed=1", total_training_steps=steps)  # the same command
+    assert (again.record, again.mistake) == (record if steps <= 60 else None, None)
+    override = wanted(tmp_path, "data.seed=1", f"{STEPS}={steps}")
+    assert again.surplus == override.surplus == 60 - steps and again.stored_steps == 60
+
+
+@pytest.mark.parametrize("stored", [{"steps": 60}, {}])
+def test_steps_of_all_epochs(tmp_path: Path, stored: dict[str, Any]) -> None:
+    record = store(tmp_path, "data.seed=1", **stored)
+    assert wanted(tmp_path, "data.seed=1", total_training_steps=None).record == record  # neither says how many
     epochs = wanted(tmp_path, "data.seed=1", f"{STEPS}=null", total_training_steps=None)
     assert epochs.surplus is None and "has a finished run with data.seed=1" in str(epochs.mistake)
+    store(tmp_path, "data.seed=1", f"{STEPS}=60")
+    assert wanted(tmp_path, "data.seed=1", total_training_steps=120).surplus == -60
+
+
+def test_steps_that_an_override_takes_from_elsewhere_count(tmp_path: Path) -> None:
+    """The text of the override is the same."""
+    overrides = ("data.seed=1", f"{STEPS}=${{oc.env:STEPS}}")
+    store(tmp_path, *overrides, checkpoint=60, steps=60)
+    assert wanted(tmp_path, *overrides, total_training_steps=60).surplus == 0
+    assert wanted(tmp_path, *overrides, total_training_steps=120).surplus == -60
 
 
 def test_a_checkpoint_counts_if_it_is_there_and_used(tmp_path: Path) -> None:

@@ -91,10 +91,8 @@ class CheckedRun:
         before, now = effective(self._redacted(stored["overrides"])), effective(self.overrides)
         if any(before.get(key) != now.get(key) for key in (before.keys() | now.keys()) - _FREE):
             return None
-        if before.get(_STEPS) == now.get(_STEPS):
-            return 0  # also where neither says how many
-        if self.steps is None or self.stored_steps is None:
-            return None
+        if self.steps is None or self.stored_steps is None:  # the epochs decide, or a record of earlier versions
+            return 0 if before.get(_STEPS) == now.get(_STEPS) else None
         return self.stored_steps - self.steps
 
     @property
