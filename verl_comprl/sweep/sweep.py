@@ -19,7 +19,9 @@ from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
-from verl_comprl.sweep.checked_run import CheckedRun, Record
+from verl_comprl.files import write_atomically
+from verl_comprl.record.lines import decode
+from verl_comprl.sweep.checked_run import FINISHED, CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
@@ -93,7 +95,8 @@ class Sweep:
             KeyboardInterrupt: If a run was asked to stop and has not left for that: it failed, or had just finished.
         """
         self._results.parent.mkdir(parents=True, exist_ok=True)
-        self._results.write_text("")
+        if self._results.is_file():  # a device, such as /dev/null, is not to be replaced
+            write_atomically(self._results, self._lines_of_others())
         self._display.note(f"{self._plan()}; results: {self._results}")
         records: list[Record] = []
         for number, run in enumerate(self._runs, start=1):
@@ -114,6 +117,19 @@ class Sweep:
             if self._was_stopped:  # it had ended by then, or failed to write its checkpoint: no other is to begin
                 raise KeyboardInterrupt
         return records
+
+    def _lines_of_others(self) -> bytes:
+        """Return what the results have of finished runs that are not in this sweep, as one with other seeds leaves."""
+        own = {run.folder.resolve() for run in self._runs}
+        with self._results.open("rb") as lines:
+            others = [
+                record
+                for record in decode(lines)
+                if record.get("status") == "finished"
+                and (folder := Path(record.get("folder", ""))).resolve() not in own
+                and (folder / FINISHED).exists()
+            ]
+        return "".join(f"{json.dumps(record)}\n" for record in others).encode()
 
     @contextmanager
     def _full_disk_noted(self, path: Path) -> Iterator[None]:
