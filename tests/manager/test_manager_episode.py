@@ -1,5 +1,6 @@
 """One experience from episode to reward."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -299,8 +300,12 @@ async def test_a_critics_verdict_is_counted_and_its_score_added(running: Setup, 
     assert (metrics["verdicts/reject"], metrics["verdicts/refine"]) == (1, 1)
 
 
-async def test_a_manager_that_does_not_distil_leaves_a_restored_queue_alone(
-    open_manager: Open, make_request: MakeRequest, extractor: Extractor, tmp_path: Path
+async def test_a_manager_that_does_not_distil_keeps_a_restored_queue_says_so_and_does_not_wait_for_it(
+    open_manager: Open,
+    make_request: MakeRequest,
+    extractor: Extractor,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first = await open_manager("first")
     await first.manager.report(EpisodeReport(make_request("waiting"), guided=False))
@@ -308,8 +313,20 @@ async def test_a_manager_that_does_not_distil_leaves_a_restored_queue_alone(
     second = await open_manager("second", extractor_settings={"distill": False})
     await second.manager.restore(str(tmp_path / "saved"))
     second.start()
-    assert not await second.manager.drain(0.2)
+    assert "1 episodes wait to be distilled" in caplog.text
+    async with asyncio.timeout(30):
+        assert not await second.manager.drain(3600)
     assert extractor.prompts == [] and (await second.manager.metrics())["queue/depth"] == 1
+    await second.manager.save(str(tmp_path / "later"))
+    assert (tmp_path / "later" / "queue.jsonl").read_text() == (tmp_path / "saved" / "queue.jsonl").read_text()
+
+    caplog.clear()
+    third = await open_manager("third")  # a run that distils again
+    await third.manager.restore(str(tmp_path / "later"))
+    third.start()
+    assert (await third.finished())["queue/depth"] == 0 and len(extractor.prompts) == 1
+    (await open_manager("fourth", extractor_settings={"distill": False})).start()
+    assert "wait to be distilled" not in caplog.text
 
 
 async def test_siblings_that_update_the_same_entry_end_with_the_newest_text_and_none_is_punished(

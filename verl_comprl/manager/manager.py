@@ -113,6 +113,9 @@ class ExperienceManager:
         calls.on_answer = self._call_log.answered
         if not self._config.extractor.distill:
             self._merging = False  # or none could ever begin
+            if waiting := len(self._queue):
+                what = "episodes wait to be distilled, which comprl.extractor.distill=False leaves to a later run"
+                logger.warning("%d %s; they stay in the queue and in checkpoints", waiting, what)
             return
         distilling = Distilling(
             config=self._config,
@@ -315,9 +318,9 @@ class ExperienceManager:
         return metrics | self.availability.metrics() | self._bank_availability.metrics() | lost
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until the queue is empty; ``False`` if that takes over ``timeout`` seconds or the extractor has died."""
+        """Wait until the queue is empty; ``False`` if that takes over ``timeout`` seconds or nobody will read it."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout if self._config.extractor.distill else 0):
                 await self.availability.unless_gone(self._queue.wait_idle)
         return not len(self._queue)
 
