@@ -344,7 +344,8 @@ def test_a_fresh_start_and_an_earlier_step_give_up_what_came_later(tmp_path: Pat
     evaluated.take_back_marker()
     assert CheckpointFolders(tmp_path).latest() == tmp_path / "global_step_4"
     earlier = make_trainer(ComplementarySync, tmp_path, events, resume_mode="resume_path", resume_from_path=path)
-    earlier.take_back_marker()
+    notes: list[str] = []
+    earlier.take_back_marker(notes.append)
     earlier._load_checkpoint()
     assert earlier.global_steps == 2 and CheckpointFolders(tmp_path).latest() == tmp_path / "global_step_2"
     elsewhere = make_trainer(
@@ -354,9 +355,14 @@ def test_a_fresh_start_and_an_earlier_step_give_up_what_came_later(tmp_path: Pat
     elsewhere._load_checkpoint()
     assert (elsewhere.global_steps, elsewhere._saved_step) == (2, -1) and not (tmp_path / "other").exists()
     fresh = make_trainer(ComplementarySync, tmp_path, events, resume_mode="disable")
-    fresh.take_back_marker()
+    fresh.take_back_marker(notes.append)
     fresh._load_checkpoint()
     assert fresh.global_steps == 0 and CheckpointFolders(tmp_path).latest() is None
+    lines = [
+        f"again after step {step} and gives up its checkpoints of {given_up};"
+        for step, given_up in [(2, [4]), (0, [2])]
+    ]
+    assert [line in note for line, note in zip(lines, notes, strict=True)] == [True, True]
 
 
 def test_the_content_of_a_checkpoint_is_compared_before_it_is_resumed(tmp_path: Path, events: list[str]) -> None:

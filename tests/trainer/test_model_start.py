@@ -31,7 +31,7 @@ def make_trainer(folder: Path, end: threading.Event, placement: str, monkeypatch
     shared = placement == "shared"
     trainer.comprl = SimpleNamespace(shares_slots=shared, work_timeout=0.1, experience=True)
     trainer.progress, trainer.engines = SimpleNamespace(note=None), None
-    trainer.prepare = trainer.take_back_marker = lambda: None
+    trainer.prepare = trainer.take_back_marker = lambda *_: None
     trainer.resource_pool_manager = SimpleNamespace(resource_pool_dict={ACTOR_POOL: "slots"})
     trainer.experience_runtime = SimpleNamespace(open=lambda folder, is_own: None, start=lambda *_: end.wait(40))
     for name in ("resume_folder", "rewind_run", "reserve", "slot_groups"):

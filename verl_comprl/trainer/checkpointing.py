@@ -6,7 +6,7 @@ trainer are in verl's TransferQueue first, so that an episode whose tokens are i
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
 from functools import cached_property
@@ -174,14 +174,21 @@ class CheckpointingTrainer(EngineSharing):
         if self._resumes_itself:
             self._saved_step = self.global_steps
 
-    def take_back_marker(self) -> None:
-        """Let the next start continue from here, not from later checkpoints of the part of the run that is given up."""
+    def take_back_marker(self, tell: Callable[[str], object] = lambda text: None) -> None:
+        """Let the next start continue from here, not from later checkpoints of the part of the run that is given up.
+
+        Args:
+            tell: Called with a line if complete ones are given up.
+        """
         if self.config.trainer.val_only:
             return
         folders, own = CheckpointFolders(self._folder), self._own_checkpoint
         if own and not self._resumes_itself:
             folders.adopt(own)
-        folders.take_back(step_of(own) if own else 0)
+        step = step_of(own) if own else 0
+        if given_up := folders.take_back(step):
+            what = "they stay until the run has saved beyond them, or needs the room"
+            tell(f"the run begins again after step {step} and gives up its checkpoints of {given_up}; {what}")
 
     @cached_property
     def _own_checkpoint(self) -> Path | None:

@@ -104,7 +104,8 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
             what = f"{folder} is a checkpoint of another run: what is in {self._folder} is put aside"
             self.progress.note(f"{what}; to continue the run there, copy the checkpoint into that folder")
         self.experience_runtime.open(folder, is_own=own is not None)
-        self.take_back_marker()  # before the files: after a kill in between, the next start takes them back as well
+        # Before the files: after a kill in between, the next start takes them back as well.
+        self.take_back_marker(self.progress.note)
         rewind_run(self._folder, step_of(own) if own else -1, noted_events(own) if own else None)
         reserve(slot_groups(self.config))
         if self.comprl.shares_slots:  # the servers of both measure the memory that is left

@@ -57,7 +57,7 @@ def start(run: Path, checkpoint: Path) -> Any:
         trainer._setup()
     trainer.close()
     folder, is_own = trainer.experience_runtime.opened
-    assert [f"{checkpoint} is a checkpoint of another run: " in note for note in notes] == [True] * (not is_own)
+    assert sum(f"{checkpoint} is a checkpoint of another run: " in note for note in notes) == (not is_own)
     return folder, is_own
 
 

@@ -132,15 +132,21 @@ class CheckpointFolders:
         named.symlink_to(copy.resolve())
         sync_folder(self._run)
 
-    def take_back(self, step: int) -> None:
+    def take_back(self, step: int) -> list[int]:
         """Give up what comes after ``step``, from which the run continues; 0 gives up all.
 
         Each is marked itself: it must not count again when verl's file is damaged. Of one that is a link, the link is
         removed: what it names may be another run's.
+
+        Returns:
+            Steps of those that were complete, and counted until now.
         """
+        given_up: list[int] = []
         numbers = sorted(self._numbered(), reverse=True)
         for number in numbers:
             folder = self._folder(number)
+            if number > step and _is_complete(folder):
+                given_up.insert(0, number)
             if number > step and folder.is_symlink():
                 folder.unlink()
             elif number > step and not _is_stripped(folder):
@@ -149,6 +155,7 @@ class CheckpointFolders:
                 (folder / GIVEN_UP).unlink()
         if numbers:
             self._mark(max((number for number in numbers if number <= step), default=0))
+        return given_up
 
     def latest(self, tell: Callable[[str], object] = lambda text: None, *, thorough: bool = False) -> Path | None:
         """Return the latest complete checkpoint, or None if the run has none at all.
