@@ -124,7 +124,7 @@ class Ledger:
         return found
 
     async def refresh(self, ids: Iterable[str]) -> None:
-        """Take over entries as another process has written them, if one can; those that it has removed stay.
+        """Take over what another process has made of entries, if one can: written anew, or removed.
 
         Known ones too: they may have been quarantined, released or counted since. The memory of a writer is newer than
         its store, and is left alone.
@@ -132,9 +132,13 @@ class Ledger:
         if not (self.read_only and self.store.shared):
             return
         # Under the read lock: this process writes nothing, and what changes in one go spoils no other search.
-        entries = await self.store.fetch([*dict.fromkeys(ids)])
-        if changed := [entry for entry in entries if self.table.by_id.get(entry.id) != entry]:
-            self.table.change(changed, ())
+        asked = dict.fromkeys(ids)
+        entries = await self.store.fetch([*asked])
+        known = self.table.by_id
+        changed = [entry for entry in entries if known.get(entry.id) != entry]
+        removed = (asked.keys() - {entry.id for entry in entries}) & known.keys()
+        if changed or removed:
+            self.table.change(changed, removed)
 
     async def write(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run ``work`` as the only writer. Cancelling the caller does not stop it.

@@ -63,6 +63,20 @@ async def test_a_reader_draws_nothing_that_was_quarantined_meanwhile(config: Ban
     await writer.close()
 
 
+async def test_a_reader_draws_nothing_that_was_deleted_meanwhile(config: BankConfig) -> None:
+    writer = await ExperienceBank.open(config, FakeEmbedder())
+    added = [Add(title=title, content="red") for title in ("lamp", "door", "key")]
+    lamp, door, key = (await writer.apply(added, call_id="1", **CALL)).new_ids
+    reader = await ExperienceBank.open(config, FakeEmbedder(), read_only=True)
+    await writer.delete([lamp, key])
+    drawn = [(await reader.retrieve("", explore=True)).entry for _ in range(20)]
+    assert {entry and entry.id for entry in drawn} == {door}
+    await writer.delete([door])
+    assert (await reader.retrieve("", explore=True)).status == "nothing" and not reader.entries()
+    await reader.close()
+    await writer.close()
+
+
 async def test_a_search_leaves_the_memory_of_a_writer_alone(config: BankConfig) -> None:
     """It has counters that the store does not have yet."""
     writer = await ExperienceBank.open(config, FakeEmbedder())

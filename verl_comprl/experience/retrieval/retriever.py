@@ -190,8 +190,8 @@ class Retriever:
         table = self._ledger.table
         while entries := [entry for entry in table.by_id.values() if _may_answer(entry, query)]:
             drawn = self.random.choice(least_used([entry for entry in entries if task in entry.tasks] or entries))
-            await self._ledger.refresh([drawn.id])  # a reader's: it may have been quarantined since it was read
-            if _may_answer(entry := table.by_id[drawn.id], query):
+            await self._ledger.refresh([drawn.id])  # a reader's: it may be quarantined or deleted since it was read
+            if (entry := table.by_id.get(drawn.id)) and _may_answer(entry, query):
                 return self._count_retrieval(entry, time.time(), count)
         return None
 
