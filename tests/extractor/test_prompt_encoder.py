@@ -202,6 +202,26 @@ async def test_similar_entries_are_dropped_where_nothing_else_can_be_cut(
     assert "1. the guide" in script.prompts[1] and "Answer:\ndo0." in script.prompts[1]
 
 
+@pytest.mark.parametrize("long", [4_000, 200_000])
+async def test_listed_entries_take_no_more_than_a_quarter_of_the_prompt(
+    make_calls: MakeCalls, make_request: MakeRequest, long: int
+) -> None:
+    """An imported entry can be longer than a prompt, and would push out the episode."""
+    reply = '<answer>[{"operation": "update", "ids": [3], "title": "t", "content": "c"}]</answer>'
+    guide = {"experience_ids": ("a",), "experience_texts": ("the guide",)}
+    request = make_request("a", turns=episode(12, words=100), **guide)
+    script = Script(reply)
+    calls = make_calls(script, max_prompt_tokens=8000)
+    answer, _ = await calls.distill(request, ["near " * 200, "y " * 490])
+    assert "2. near" in script.prompts[0] and "3. y y" in script.prompts[0] and answer.operations
+    answer, _ = await calls.distill(request, ["near " * 200, "y " * (long // 2)])
+    assert "2. near" in script.prompts[1] and "y y" not in script.prompts[1]
+    assert all(f"see{number} " in script.prompts[1] for number in range(12))
+    assert answer.errors[0].kind == "bad_index"  # the third entry was not listed
+    await calls.distill(request, ["y " * (long // 2), "near"])  # the last one first, then those before it
+    assert "1. the guide" in script.prompts[2] and "2. " not in script.prompts[2]
+
+
 async def test_entries_read_through_answers_are_dropped_after_the_similar_ones_and_the_guide_never(
     make_calls: MakeCalls, make_request: MakeRequest
 ) -> None:

@@ -14,6 +14,9 @@ from verl_comprl.untrusted import CHARACTERS_PER_TOKEN, without_control_tokens
 
 _SHORTEST_TEXT = 200
 """Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
+_SHARE_OF_SIMILAR = 0.25
+"""Of a prompt, for the entries listed besides those which the episode read. That has room for three of the usual limits;
+an imported one can be longer than a prompt, and would take the place of every episode that it is near to."""
 _ATTEMPTS = 6
 """To find out by their lengths how many turns fit."""
 _USUAL = 4
@@ -82,11 +85,16 @@ class PromptEncoder:
     def encode_episode(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[Prompt, int, int]:
         """Encode an episode, and return the numbers of entries listed that it read, and of all that are listed.
 
-        Until it fits, drop turns from its middle, then cut long texts in their middle, then drop entries from the end
-        of the list, but not the guide. Start and end matter most: the first shows the situation, the last what decided
-        the outcome.
+        Of the similar entries, list the first ones that fit into their share. Until the prompt fits, drop turns from
+        its middle, then cut long texts in their middle, then drop entries from the end of the list, but not the guide.
+        Start and end matter most: the first shows the situation, the last what decided the outcome.
         """
         read, similar = list(request.experience_texts), list(similar)
+        while similar:
+            _, length = self._fitting([{"role": "user", "content": "\n\n".join(similar)}])
+            if length <= _SHARE_OF_SIMILAR:
+                break
+            similar.pop()
         final = request.final_observation
         quote: Quote = cache(self.quote)  # most texts are those of the attempt before
 
