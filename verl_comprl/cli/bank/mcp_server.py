@@ -88,7 +88,7 @@ def make_server(source: SearchSource, calls: ExtractorCalls | None) -> MCPServer
                 return Advice(answer=await _nothing(source, task), entry_id=None)
             entry, _ = hits[0]
             try:
-                answer, _record = await extractor.answer(entry.text, query, 0)
+                answer, _record = await extractor.answer(entry.text[:MAX_CHARS], query, 0)
             except Exception as error:  # the endpoint's; its text may hold addresses that are nobody's business
                 raise ToolError(f"no answer: the extractor failed ({type(error).__name__})") from error
             if not answer:
