@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from verl_comprl.experience import DistillationRequest, ExperienceBank
+from verl_comprl.experience import DistillationRequest, ExperienceBank, derive_id
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries, outcome_of
+from verl_comprl.extractor.generation_record import CallKind
 from verl_comprl.record.lines import Record, append_lines, decode, encode
 from verl_comprl.record.redaction import redactor
 
 _UNREADABLE = "unreadable"
 _OF_A_RUN = re.compile(r"([0-9a-f-]{36}_\d+):[0-9a-f]{8}")
+_MOST_OPERATIONS = 16
+"""Of an answer, by whose position its entries are named; 3 by default."""
 _GIVE_UP = 5
 """Failures in a row, of as many episodes, after which nothing more is tried: the endpoint or the bank is gone."""
 
@@ -60,10 +63,14 @@ class OfflineDistillation:
         self.last_failure = ""
 
     async def run(self, episodes: Sequence[DistillationRequest]) -> None:
-        """Distil those that the journal does not have; a failure costs one episode, too many in a row end the work."""
-        done = self._done()
+        """Distil those that neither journal nor bank has; a failure costs one episode, too many in a row end the work."""
+        done, written = self._done(), _written(self._bank)
         redact = redactor()  # neither the endpoint nor the bank gets the keys of who starts this
-        waiting = [episode.redacted(redact) for episode in episodes if done.isdisjoint(_names(episode))]
+        waiting = [
+            episode.redacted(redact)
+            for episode in episodes
+            if not any(name in done or written(name) for name in _names(episode))
+        ]
         self.counts["done"] = len(episodes) - len(waiting)
         waiting.reverse()
         await asyncio.gather(*(self._work(waiting) for _ in range(self._workers)))
@@ -119,9 +126,23 @@ def _noted(journal: Path) -> list[Record]:
         return [record for record in decode(lines) if isinstance(record.get("id"), str)]
 
 
+def _written(bank: ExperienceBank) -> Callable[[str], bool]:
+    """Return what says whether a bank has an entry of the episode of a name, or one that stands for it now."""
+    # Imported ones name no call, and say nothing: two runs of one seed give their episodes the same ids.
+    own = [entry for entry in bank.entries() if entry.record_id]
+    calls = {entry.record_id for entry in own}
+    replaced = {id for entry in own for id in (*entry.parents, *entry.ancestors)}
+
+    def written(name: str) -> bool:
+        call = derive_id(CallKind.DISTILL, name)
+        return call in calls or any(derive_id(call, position) in replaced for position in range(_MOST_OPERATIONS))
+
+    return written
+
+
 def _names(episode: DistillationRequest) -> set[str]:
-    """Return the ids under which a journal may name an episode."""
-    # Older journals name an episode of a run without its checksum, so that nothing tells which run it was of: asking
-    # again would write all that they name a second time.
+    """Return the ids under which a journal or a bank may name an episode."""
+    # A run's own bank and older journals name an episode of a run without its checksum, so that nothing tells which run
+    # it was of: asking again would write all that they name a second time.
     older = _OF_A_RUN.fullmatch(episode.id)
     return {episode.id, older[1]} if older else {episode.id}

@@ -1,5 +1,6 @@
 """``comprl bank distill`` with a chat endpoint over HTTP: a bank from episodes that were played already."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ from qdrant_double import QdrantDouble
 
 from verl_comprl.cli.bank import embedder as bank_embedder
 from verl_comprl.cli.main import main
-from verl_comprl.experience import derive_id
+from verl_comprl.experience import Add, BankConfig, ExperienceBank, Merge, Return, Update, derive_id
 from verl_comprl.extractor import offline
 from verl_comprl.extractor.trajectories import read_episodes
 
 Run = Callable[..., Any]
+CALL: dict[str, Any] = {"task": "vaults", "environment": "e", "step": 1, "weight_version": 0}
 
 
 def lesson(messages: Messages) -> str:
@@ -183,7 +185,7 @@ def test_an_episode_that_was_written_but_not_noted_is_not_written_twice(
     kept = journal.read_text().splitlines()[:1]
     journal.write_text(kept[0] + '\n{"id": "epis')  # killed while it wrote
     done = comprl_bank(*given)
-    assert "1 done before" in done.out and done.out.endswith("the bank has 4 entries\n")
+    assert re.match("6 episodes: [45] done before", done.out) and done.out.endswith("the bank has 4 entries\n")
     assert "5 done before" in comprl_bank(*given).out  # what is noted next is no part of the line that was cut off
 
 
@@ -224,6 +226,7 @@ def test_a_bad_line_is_named_before_anything_is_asked(comprl_bank: Run, endpoint
 
 def test_what_an_older_journal_names_of_a_run_is_done(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
     """It has the ids without the checksum."""
+    endpoint.reply = lambda messages: "yes" if len(messages) == 1 else '<answer>[{"operation": "return"}]</answer>'
     ids = [f"{derive_id(number)}_0" for number in (4, 5)]
     lines = (
         {"id": id, "goal": f"open vault number {number}", "outcome": {"success": True}}
@@ -232,11 +235,11 @@ def test_what_an_older_journal_names_of_a_run_is_done(comprl_bank: Run, endpoint
     )
     (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
     given = arguments(endpoint, tmp_path / "bank", tmp_path / "run.jsonl")
-    assert comprl_bank(*given).out.startswith("2 episodes: 2 gave experience;")
+    assert comprl_bank(*given).out.startswith("2 episodes: 2 had nothing new;")
     journal = tmp_path / "bank" / "distilled.jsonl"
     assert {json.loads(line)["id"].partition(":")[0] for line in journal.read_text().splitlines()} == set(ids)
-    journal.write_text(json.dumps({"id": ids[0], "became": "written"}) + "\n")
-    assert comprl_bank(*given).out.startswith("2 episodes: 1 done before, 1 gave experience;")
+    journal.write_text(json.dumps({"id": ids[0], "became": "return"}) + "\n")
+    assert comprl_bank(*given).out.startswith("2 episodes: 1 done before, 1 had nothing new;")
 
 
 def test_the_journal_of_another_bank_is_set_aside(
@@ -266,3 +269,50 @@ def test_a_bank_that_is_empty_since_nothing_was_new_keeps_its_journal(
     given = arguments(endpoint, tmp_path / "bank", episodes)
     assert comprl_bank(*given).out.startswith("6 episodes: 6 had nothing new;")
     assert comprl_bank(*given).out.startswith("6 episodes: 6 done before;")
+
+
+@pytest.mark.parametrize("later", ["as it was", "refined", "merged", "imported"])
+def test_a_run_is_not_distilled_again_into_its_own_bank(
+    comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path, later: str
+) -> None:
+    """Its calls name the episodes without a checksum; an import from its bank says nothing of the calls."""
+    ids = [f"{derive_id(number)}_0" for number in (4, 5)]
+    lines = (
+        {"id": id, "goal": f"open vault number {number}", "outcome": {"success": True}}
+        | {"turns": [{"observation": "a door", "response": "push"}]}
+        for number, id in enumerate(ids, start=4)
+    )
+    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    embedder = FakeEmbedder()
+    embedder.identity["weights"] = "some"
+
+    async def run() -> None:
+        bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), embedder)
+        entries = [
+            await bank.apply(
+                [Return(), Add(title="vault", content=id)], call_id=derive_id("distill", id), listed=(), **CALL
+            )
+            for id in ids
+        ]
+        listed = [id for report in entries for id in report.new_ids]
+        if later == "refined":
+            for number, content in enumerate(("better", "best")):
+                update = [Update(ids=(1,), title="vault", content=content)]
+                (listed[0],) = (await bank.apply(update, call_id=str(number), listed=listed, **CALL)).new_ids
+        if later == "merged":
+            merge = [Merge(ids=(1, 2), title="vault", content="all")]
+            await bank.apply(merge, call_id="merge", listed=listed, **CALL)
+        await bank.save(tmp_path / "snapshot")
+        await bank.close()
+
+    asyncio.run(run())
+    where = tmp_path / "bank"
+    if later == "imported":
+        where = tmp_path / "other"
+        comprl_bank("import", tmp_path / "snapshot", "--path", where)
+    done = comprl_bank(*arguments(endpoint, where, tmp_path / "run.jsonl"))
+    if later == "imported":
+        assert done.out.startswith("2 episodes: 2 gave experience; the bank has 4 entries"), done.err
+    else:
+        assert done.out.startswith("2 episodes: 2 done before; the bank has "), done.err
+        assert len(endpoint.requests) == 1  # the check
