@@ -63,7 +63,7 @@ class OfflineDistillation:
         self.last_failure = ""
 
     async def run(self, episodes: Sequence[DistillationRequest]) -> None:
-        """Distil those that neither journal nor bank has; a failure costs one episode, too many in a row end the work."""
+        """Distil those that neither journal nor bank has; a failure costs one episode, many in a row end the work."""
         done, written = self._done(), _written(self._bank)
         redact = redactor()  # neither the endpoint nor the bank gets the keys of who starts this
         waiting = [

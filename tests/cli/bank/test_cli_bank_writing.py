@@ -176,6 +176,22 @@ def test_import_keeps_texts_that_are_longer_than_the_defaults(comprl_bank: Run, 
     assert "skipped 1 " in comprl_bank("import", tmp_path / "long", "--path", tmp_path / "new").out
 
 
+def test_import_says_what_it_leaves_out_since_the_bank_has_replaced_it(
+    comprl_bank: Run, folder: Path, tmp_path: Path
+) -> None:
+    comprl_bank("export", tmp_path / "all", "--path", folder)
+    before = read_snapshot(tmp_path / "all", None)
+    parent, *_ = before.entries
+    newer = Experience(id=derive_id("newer"), title="t", content="c", parents=(parent.id,))
+    write_snapshot(tmp_path / "newer", [newer], before.vectors[:1], before.embedding)
+    comprl_bank("import", tmp_path / "newer", "--path", tmp_path / "new")
+    done = comprl_bank("import", tmp_path / "all", "--path", tmp_path / "new")
+    assert done.out == (
+        "added 5 entries, skipped 0 and rejected 0; now 6\n"
+        "left out 1 entries under ids that were replaced; whether these had other texts cannot be told\n"
+    )
+
+
 def test_import_says_which_entries_it_would_have_replaced_and_keeps_them(
     comprl_bank: Run, folder: Path, tmp_path: Path
 ) -> None:

@@ -49,12 +49,13 @@ async def test_an_entry_that_was_replaced_here_does_not_come_back(bank: Any, app
     (old,) = (await apply(bank, lesson("a"))).new_ids
     await bank.save(tmp_path / "snapshot")
     await apply(bank, Update(ids=(1,), title="A", content="better"), call_id="second", listed=[old])
-    assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
+    report = await bank.add_snapshot(tmp_path / "snapshot")
+    assert (report.skipped, report.replaced) == (0, 1)
     assert [entry.title for entry in bank.entries()] == ["A"]
     # Nor after a second replacement, when no entry has it as its parent.
     again = Update(ids=(1,), title="AA", content="best")
     await apply(bank, again, call_id="third", listed=[bank.entries()[0].id])
-    assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
+    assert (await bank.add_snapshot(tmp_path / "snapshot")).replaced == 1
     assert [entry.title for entry in bank.entries()] == ["AA"]
 
 
@@ -92,7 +93,22 @@ async def test_two_banks_that_distilled_one_episode_exchange_their_texts(
     # What was replaced here stays away, also under its other id.
     taken = next(entry for entry in first.entries() if entry.title == "large")
     await apply(first, Update(ids=(1,), title="largest", content="x"), call_id="update", listed=[taken.id])
-    assert (await first.add_snapshot(tmp_path / "three")).added == 0
+    report = await first.add_snapshot(tmp_path / "three")
+    assert (report.added, report.skipped, report.replaced) == (0, 2, 1)
+
+
+async def test_another_text_under_an_id_that_was_replaced_here_is_not_said_to_be_known(
+    open_bank: Any, apply: Any, tmp_path: Path
+) -> None:
+    """It may be what was replaced, and is left out; but nobody can tell, and the bank has never had it."""
+    first, second = await open_bank("first"), await open_bank("second")
+    await apply(first, lesson("small"), call_id="episode")
+    (old,) = (await apply(second, lesson("large"), call_id="episode")).new_ids
+    await apply(second, Update(ids=(1,), title="largest", content="x"), call_id="update", listed=[old])
+    await first.save(tmp_path / "snapshot")
+    report = await second.add_snapshot(tmp_path / "snapshot")
+    assert (report.added, report.skipped, report.replaced) == (0, 0, 1)
+    assert [entry.title for entry in second.entries()] == ["largest"]
 
 
 async def test_a_text_that_the_banks_own_limits_cut_is_the_one_it_has(
@@ -103,6 +119,24 @@ async def test_a_text_that_the_banks_own_limits_cut_is_the_one_it_has(
     await bank.close()
     bank = await open_bank(max_content_chars=50)
     assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
+
+
+async def test_a_text_that_was_cut_when_it_came_is_not_added_again(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    """As by a run that begins with a snapshot, into whose bank somebody imports it later."""
+    source = await open_bank("source", max_content_chars=100, max_title_chars=60)
+    await apply(source, Add(title="lamp " * 10, content="word " * 18))
+    await source.save(tmp_path / "snapshot")
+    target = await open_bank("target", max_content_chars=50, max_title_chars=20)
+    assert (await target.add_snapshot(tmp_path / "snapshot")).added == 1
+    await target.close()
+    target = await open_bank("target", max_content_chars=100, max_title_chars=60)
+    report = await target.add_snapshot(tmp_path / "snapshot")
+    assert (report.added, report.skipped) == (0, 1)
+    # Unlike what another bank has under that id, though it begins in the same way.
+    other = await open_bank("other", max_content_chars=100, max_title_chars=60)
+    await apply(other, Add(title="lamp " * 10, content="word " * 10 + "and more"))
+    await other.save(tmp_path / "others")
+    assert (await target.add_snapshot(tmp_path / "others")).added == 1
 
 
 async def test_a_full_bank_keeps_the_newest(open_bank: Any, apply: Any, tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ async def _import(options: argparse.Namespace) -> int:
     async with opened(config, embedder) as bank:
         report = await bank.add_snapshot(folder, reembed=options.reembed)
         print(f"added {report.added} entries, skipped {report.skipped} and rejected {report.rejected}; now {len(bank)}")
+        if report.replaced:
+            print(
+                f"left out {report.replaced} entries under ids that were replaced; "
+                "whether these had other texts cannot be told"
+            )
         if report.superseded:
             print(f"{report.superseded} entries of the bank are older versions of imported ones; they are kept")
     return 0

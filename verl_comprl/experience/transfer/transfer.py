@@ -28,13 +28,15 @@ _NAME_CHARS = 200
 class ImportReport:
     """Result of importing a snapshot, in numbers of entries.
 
-    ``skipped``: already in the bank with the same text, or replaced by another entry. ``rejected``: without text after
-    sanitising. ``evicted``: removed because the bank was full, old and imported entries together. ``superseded``:
-    entries of the bank that imported ones say they replaced; they are kept.
+    ``skipped``: already in the bank with the same text. ``replaced``: left out since an entry of the bank or of the
+    snapshot says that it replaced their ids; with which text, is not kept. ``rejected``: without text after sanitising.
+    ``evicted``: removed because the bank was full, old and imported entries together. ``superseded``: entries of the
+    bank that imported ones say they replaced; they are kept.
     """
 
     added: int = 0
     skipped: int = 0
+    replaced: int = 0
     rejected: int = 0
     evicted: int = 0
     superseded: int = 0
@@ -92,7 +94,7 @@ async def add_snapshot(
     async def write() -> ImportReport:
         _check_same(ledger, embedding)
         existing = ledger.table.by_id
-        new = _missing(existing, cleaned, clean)
+        new, replaced = _missing(existing, cleaned, clean)
         first_to_go = sorted(
             (*existing.values(), *new.values()), key=lambda entry: (not entry.quarantined, entry.created_at, entry.id)
         )
@@ -106,7 +108,8 @@ async def add_snapshot(
         ledger.table.sort()
         return ImportReport(
             added=len(kept),
-            skipped=len(cleaned) - len(new),
+            skipped=len(cleaned) - len(new) - replaced,
+            replaced=replaced,
             rejected=len(entries) - len(cleaned),
             evicted=len(evicted),
             superseded=len(_replaced(new[n] for n in kept).intersection(existing)),
@@ -166,26 +169,37 @@ def _replaced(entries: Iterable[Experience]) -> set[str]:
 
 def _missing(
     existing: Mapping[str, Experience], imported: Sequence[Experience], clean: Callable[[str, str], tuple[str, str]]
-) -> dict[int, Experience]:
-    """Return the imported entries that a bank has neither held nor replaced, by position.
+) -> tuple[dict[int, Experience], int]:
+    """Return the imported entries that a bank has neither held nor replaced, by position, and how many were replaced.
 
     Two banks that distilled one episode with different models have different texts under one id: the imported text gets
     a second one.
     """
-    known = {*_replaced((*existing.values(), *imported)), *map(_second_id, existing.values())}
+    replaced = _replaced((*existing.values(), *imported))
     ids = {*existing, *(entry.id for entry in imported)}
+    own_seconds = {*map(_second_id, existing.values())}
     missing: dict[int, Experience] = {}
+    left_out = 0
     for position, entry in enumerate(imported):
-        second = _second_id(entry)
-        if second in ids or known & {entry.id, second}:
+        second, there = _second_id(entry), existing.get(entry.id)
+        if second in ids or own_seconds & {entry.id, second} or (there and _same(there, entry, clean)):
             continue
-        if there := existing.get(entry.id):
-            # The bank may be open with tighter limits than when it took the text.
-            if clean(there.title, there.content) == (entry.title, entry.content):
-                continue
-            entry = entry.model_copy(update={"id": second})
-        missing[position] = entry
-    return missing
+        if replaced & {entry.id, second}:
+            left_out += 1
+            continue
+        missing[position] = entry.model_copy(update={"id": second}) if there else entry
+    return missing, left_out
+
+
+def _same(there: Experience, imported: Experience, clean: Callable[[str, str], tuple[str, str]]) -> bool:
+    """Return whether a bank has an imported text already, as it is or cut."""
+    # The bank may be open with tighter limits than when it took the text, or the other way round: then it has the
+    # beginning. Written at the same time, it is not the text that another bank's model has written for that episode.
+    return clean(there.title, there.content) == (imported.title, imported.content) or (
+        there.created_at == imported.created_at
+        and imported.title.startswith(there.title)
+        and imported.content.startswith(there.content)
+    )
 
 
 def _second_id(entry: Experience) -> str:
