@@ -8,7 +8,7 @@ from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, 
 from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience import TaskUsage
 from verl_comprl.experience.schema import derive_id
-from verl_comprl.manager.messages import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport
+from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport
 from verl_comprl.platform import pauses
 
 
@@ -52,6 +52,19 @@ async def test_the_entry_behind_an_answer_is_rewarded_if_that_is_wanted(open_man
     await setup.seed("open the door", call_id="the call")
     answer = await setup.manager.search_and_ask("open the door", *WHERE)
     assert answer.entry_record_id == "the call" != answer.record_id
+
+
+async def test_an_entry_that_may_be_longer_than_a_prompt_answers_by_its_beginning(
+    open_manager: Open, extractor: Extractor
+) -> None:
+    earlier = await open_manager(bank={"max_title_chars": 50_000})
+    await earlier.seed("lava " * 9_000)
+    await earlier.manager.close()
+    setup = await open_manager()
+    setup.start()
+    assert (await setup.manager.search_and_ask("lava", *WHERE)).status == "answered"
+    ((_, prompt),) = extractor.prompts
+    assert 1_000 < prompt.count("lava") <= MAX_CHARS / len("lava ") + 1
 
 
 async def test_an_empty_bank_answers_without_the_extractor(running: Setup, extractor: Extractor) -> None:

@@ -236,6 +236,21 @@ async def test_entries_that_are_gone_or_in_quarantine_by_then_are_not_listed(
     ]
 
 
+async def test_an_entry_that_may_be_longer_than_a_prompt_is_not_listed(
+    open_manager: Open, extractor: Extractor
+) -> None:
+    earlier = await open_manager(bank={"max_title_chars": 50_000})
+    await earlier.seed("a a " * 9_000, "a", "a a")
+    await earlier.manager.close()
+    setup = await open_manager()
+    setup.start()
+    await setup.manager.merge()
+    await merged(setup)
+    ((_, prompt),) = extractor.prompts
+    assert "a a a a" not in prompt and re.findall(r"\nabout (.+)", prompt) == ["a", "a a"]
+    assert (await setup.manager.metrics())["failures/merge"] == 0
+
+
 async def test_a_merge_that_cannot_read_the_bank_is_counted_and_the_next_one_starts(
     open_manager: Open, extractor: Extractor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,7 +168,7 @@ class ExperienceManager:
         if (entry := retrieval.entry) is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
         with panics_as_errors():
-            written, record = await self._extractor.answer(entry.text, query, self._step)
+            written, record = await self._extractor.answer(entry.text[: self._max_chars], query, self._step)
         text = sanitize(written or "", MAX_CHARS)
         if not read_only:
             self._keep(record, format_ok=bool(text))

@@ -62,7 +62,7 @@ class MergePass:
         carried: list[str] = []
         for chunk in chunks:
             # Entries as they are now: distillation may have replaced or removed some since the pass began.
-            listed = [entry for id in (*carried, *chunk) if (entry := self.bank.get(id)) and not entry.quarantined]
+            listed = [entry for id in (*carried, *chunk) if (entry := self.bank.get(id)) and self._is_listed(entry)]
             if len(listed) < 2:
                 carried = [entry.id for entry in listed]
                 continue
@@ -72,6 +72,11 @@ class MergePass:
             except Exception as error:
                 self.fail("merge", error)
                 carried = []
+
+    def _is_listed(self, entry: Experience) -> bool:
+        """Return whether a merge may show an entry: a longer one than a run writes could be longer than a prompt."""
+        limits = self.config.bank
+        return not entry.quarantined and len(entry.text) <= limits.max_title_chars + 1 + limits.max_content_chars
 
     async def _merge_chunk(self, listed: Sequence[Experience]) -> list[str]:
         """Merge entries and return the ids of the newest that are left, to be carried into the next chunk.
