@@ -248,7 +248,7 @@ async def test_an_entry_that_may_be_longer_than_a_prompt_is_not_listed(
     await merged(setup)
     ((_, prompt),) = extractor.prompts
     assert "a a a a" not in prompt and re.findall(r"\nabout (.+)", prompt) == ["a", "a a"]
-    assert (await setup.manager.metrics())["failures/merge"] == 0
+    assert not [name for name in await setup.manager.metrics() if name.startswith("failures/merge")]
 
 
 async def test_a_merge_that_cannot_read_the_bank_is_counted_and_the_next_one_starts(

@@ -311,3 +311,21 @@ def test_a_link_to_itself_is_no_snapshot(comprl_bank: Run, folder: Path, tmp_pat
         exported = comprl_bank("export", "--path", folder, link, *where)
         assert exported.code == 2 and f"snapshot {link} could not be written: " in exported.err
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".link")] == []
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_the_next_start_of_the_banks_run_undoes_is_said(comprl_bank: Run, folder: Path, checkpoint: bool) -> None:
+    if checkpoint:
+        (folder.parent / "global_step_5").mkdir()
+    comprl_bank("export", "--path", folder, folder.parent / "snapshot")
+    notes = {
+        "quarantine --where created_step=2 --reason r --yes": "",
+        "release --where created_step=2 --yes": "what was released is quarantined again",
+        "delete --where created_step=2 --yes": "what was deleted is back, as long as it is not quarantined instead",
+        f"import {folder.parent / 'snapshot'}": "what was imported is saved aside",
+    }
+    for command, note in notes.items():
+        name, *arguments = command.split()
+        done = comprl_bank(name, "--path", folder, *arguments)
+        line = f"note: if the run in {folder.parent} goes on, it has the bank of its checkpoint again: {note}\n"
+        assert done.code == 0 and (line in done.out) == (checkpoint and note != "")

@@ -7,6 +7,7 @@ server.
 import argparse
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.output import print_entries
@@ -49,6 +50,7 @@ async def _import(options: argparse.Namespace) -> int:
             )
         if report.superseded:
             print(f"{report.superseded} entries of the bank are older versions of imported ones; they are kept")
+    _tell_of_run(options, "what was imported is saved aside")
     return 0
 
 
@@ -63,6 +65,7 @@ async def _reembed(options: argparse.Namespace) -> int:
 async def _delete(options: argparse.Namespace) -> int:
     async def delete(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.delete(ids)
+        _tell_of_run(options, "what was deleted is back, as long as it is not quarantined instead")
 
     if options.id and not options.where and not options.dry_run:
         async with opened(bank_config(options)) as bank:
@@ -92,6 +95,7 @@ async def _quarantine(options: argparse.Namespace) -> int:
 async def _release(options: argparse.Namespace) -> int:
     async def release(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.release(ids)
+        _tell_of_run(options, "what was released is quarantined again")
 
     return await _change(options, "release", lambda entry: bool(entry.quarantined), release)
 
@@ -122,6 +126,13 @@ async def _change(
         else:
             print("nothing was changed")
     return 0
+
+
+def _tell_of_run(options: argparse.Namespace, what: str) -> None:
+    """Say what becomes of a change if the bank is that of a run which can go on."""
+    run = Path(options.path).resolve().parent if options.path else None
+    if run and any(run.glob("global_step_*")):
+        print(f"note: if the run in {run} goes on, it has the bank of its checkpoint again: {what}")
 
 
 def _confirmed(what: str) -> bool:
