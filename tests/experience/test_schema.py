@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.experience import Experience, TaskUsage, derive_id
+from verl_comprl.experience import BankConfig, Experience, TaskUsage, derive_id
 
 COUNTS = st.integers(0, 50)
 
@@ -53,3 +53,8 @@ def test_names_are_a_sorted_set() -> None:
 def test_ids_stay_as_they_are_in_banks_and_any_text_has_one() -> None:
     assert derive_id("distill", "épisode", 7) == "6e13b602-24b3-5f52-800b-b663b7b315d7"
     assert derive_id("half an emoji \ud83d") != derive_id("half an emoji \ude00")
+
+
+def test_a_bank_may_not_have_the_name_of_anothers_lease() -> None:
+    with pytest.raises(ValueError, match=r"collection must not end in \.lease, got 'x\.lease'"):
+        BankConfig(url="http://127.0.0.1:6333", collection="x.lease")

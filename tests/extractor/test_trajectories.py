@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,23 @@ def written(tmp_path: Path, *lines: Any) -> Path:
     file = tmp_path / "episodes.jsonl"
     file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     return file
+
+
+def recorded(id: str, **changes: Any) -> dict[str, Any]:
+    turn = {"observation": "a door", "response": "push", "valid": True, "reward": 0.0, "questions": []}
+    asked = {"query": "key?", "answer": "under the mat", "status": "answered", "entry": "e"}
+    return {
+        "id": id,
+        "kind": "training",
+        "step": 3,
+        "goal": "open it",
+        "instructions": "You may push.",
+        "turns": [turn, turn | {"response": "look", "questions": [asked]}],
+        "unfinished": {"observation": "too long", "questions": []},
+        "final_observation": "time is up",
+        "outcome": {"success": False, "score": 0.25},
+        "guide": {"entry": "e", "entry_text": "Push."},
+    } | changes
 
 
 def test_messages_become_turns(tmp_path: Path) -> None:
@@ -68,6 +86,11 @@ def test_equal_names_in_two_files_are_different_episodes(tmp_path: Path) -> None
         ([{"success": True, "messages": [{"role": "robot"}]}], "line 1: messages.0.role: "),
         ([{"success": True, "messages": MESSAGES[:2]}], "line 1: it has no assistant message"),
         ([{"success": True, "messages": MESSAGES[5:6]}], "line 1: it has neither a goal nor a user message"),
+        ([recorded("a", step=10**30)], "line 1: step: Input should be less than "),
+        (
+            [recorded("a", outcome={"success": True, "score": math.nan})],
+            "line 1: the outcome's score is nan, not",
+        ),
         ([{"id": "a", "success": True, "messages": MESSAGES}] * 2, "line 2: the id 'a' is that of an earlier line"),
     ],
 )
@@ -77,26 +100,14 @@ def test_a_line_that_is_no_episode_is_named(lines: list[Any], message: str, tmp_
     assert message in str(caught.value)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (request,) = read_episodes(written(tmp_path, "\ufeff" + json.dumps({"success": True, "messages": MESSAGES})))
+    assert request.goal == "Open the vault."
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.jsonl does not exist"):
         read_episodes(tmp_path / "none.jsonl")
-
-
-def recorded(id: str, **changes: Any) -> dict[str, Any]:
-    turn = {"observation": "a door", "response": "push", "valid": True, "reward": 0.0, "questions": []}
-    asked = {"query": "key?", "answer": "under the mat", "status": "answered", "entry": "e"}
-    return {
-        "id": id,
-        "kind": "training",
-        "step": 3,
-        "goal": "open it",
-        "instructions": "You may push.",
-        "turns": [turn, turn | {"response": "look", "questions": [asked]}],
-        "unfinished": {"observation": "too long", "questions": []},
-        "final_observation": "time is up",
-        "outcome": {"success": False, "score": 0.25},
-        "guide": {"entry": "e", "entry_text": "Push."},
-    } | changes
 
 
 def test_half_an_emoji_costs_no_episode(tmp_path: Path) -> None:

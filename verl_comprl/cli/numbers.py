@@ -3,6 +3,8 @@
 import argparse
 import math
 
+_MOST = 2**31 - 1
+
 
 def count(text: str) -> int:
     """Return a whole number of at least 0."""
@@ -21,6 +23,8 @@ def _whole_number(text: str, least: int) -> int:
         number = least - 1
     if number < least:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text}")
+    if number > _MOST:
+        raise argparse.ArgumentTypeError(f"must be at most {_MOST}, got {text}")
     return number
 
 

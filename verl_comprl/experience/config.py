@@ -95,6 +95,8 @@ class BankConfig(Settings):
     def _check_place(self) -> Self:
         if not self.path and not self.url:
             raise ValueError("path must name a folder, or url a Qdrant server; both are empty")
+        if self.url and self.collection.endswith(".lease"):  # that of the bank without it
+            raise ValueError(f"collection must not end in .lease, got {self.collection!r}")
         if self.url and (not self.collection or set(self.collection) & set(_NOT_IN_A_NAME)):
             raise ValueError(f'collection must be a name without <>:"/\\|?*, got {self.collection!r}')
         return self

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn, derive_id
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn, Whole, derive_id
 from verl_comprl.record.reader import EPISODES
 from verl_comprl.record.step_files import StepFiles
 
@@ -41,7 +41,7 @@ class RecordedEpisode(BaseModel):
     """Empty if the row could not be read, or the record is of a time before it had them."""
     unfinished: _Played | None = None
     final_observation: str = ""
-    step: int = 0
+    step: Whole = 0
 
     def request(self) -> DistillationRequest:
         """Return the episode in the form that it had in its run, without the entries it read: of another bank."""

@@ -6,6 +6,7 @@ that of a run.
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,8 @@ def read_episodes(path: Path) -> list[DistillationRequest]:
             try:
                 episode = kind.model_validate(fields)
                 request = episode.request()
+                if not math.isfinite(request.outcome.score):
+                    raise ValueError(f"the outcome's score is {request.outcome.score}, not a finite number")
             except ValidationError as error:
                 details = error.errors()[0]
                 place = ".".join(map(str, details["loc"])) or "the line"
@@ -129,7 +132,7 @@ def _lines(file: Path) -> Iterator[tuple[int, Any]]:
         raise FileNotFoundError(f"{file} does not exist")
     open_text = gzip.open if file.suffix == ".gz" else open
     try:
-        with open_text(file, "rt", encoding="utf-8", errors="replace") as lines:
+        with open_text(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue

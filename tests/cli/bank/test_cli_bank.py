@@ -270,6 +270,7 @@ def test_a_server_needs_the_name_of_the_bank(comprl_bank: Run) -> None:
         (["stats"], "one of the arguments --path --url is required"),
         (["stats", "--path", "x", "--url", "http://h"], "not allowed with argument --path"),
         (["list", "--path", "x", "--limit", "-1"], "argument --limit: must be a whole number of at least 0, got -1"),
+        (["list", "--path", "x", "--limit", str(2**31)], f"argument --limit: must be at most {2**31 - 1}, got {2**31}"),
         (["list", "--path", "x", "--limit", "x"], "argument --limit: must be a whole number of at least 0, got x"),
         (["fly"], "unknown 'fly'; allowed: stats"),
     ],
