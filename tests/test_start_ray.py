@@ -16,7 +16,7 @@ import pytest
 import ray
 from omegaconf import OmegaConf
 
-from env_adapters.host.process import TEMPORARY
+from env_adapters.host.temporary import TEMPORARY
 from verl_comprl import training
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.platform import ray_folder, temporary

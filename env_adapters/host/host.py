@@ -18,6 +18,7 @@ from env_adapters.cutting import cut
 from env_adapters.host.answers import check_number, check_texts, check_tools
 from env_adapters.host.importer import Importer
 from env_adapters.host.process import ForkServer, ProcessWorker
+from env_adapters.host.temporary import use_temporary_place
 from env_adapters.host.thread import ThreadWorker
 from env_adapters.host.waiting import in_daemon_thread, within
 from env_adapters.host.worker import EnvironmentFailure, Worker
@@ -241,6 +242,7 @@ class EnvironmentHost:
             family = await self._importer.family(name, seconds=self._limits.reset)
             isolation = "thread" if family.thread_safe else "process"
         if isolation == "thread":
+            use_temporary_place()
             return ThreadWorker()
         known_as = portable_name(name)
         return await self._fork_servers[known_as.partition(":")[0]].fork(known_as)

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from reprlib import repr as shortened
 from typing import Any
 
+from env_adapters.host.temporary import temporary_place
 from env_adapters.host.waiting import in_daemon_thread, settle, within
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
@@ -29,10 +30,6 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 _IMPORT_SECONDS = 300.0
 """Time limit for importing a family, and for a new process of it."""
-
-TEMPORARY = "ENV_ADAPTERS_TMPDIR"
-"""Environment variable with the folder for temporary files of environments, which whoever sets it removes: a host that
-is killed cannot. A folder that is not on this machine is passed over."""
 
 _LAST_WORDS_SECONDS = 1.0
 """For an answer that a process sent before it ended."""
@@ -245,8 +242,7 @@ class ForkServer:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs, ExitStack() as undone:
             undone.callback(control.close)
-            place = os.environ.get(TEMPORARY, "")
-            self._temporary = tempfile.mkdtemp(prefix="environments-", dir=place if os.path.isdir(place) else None)
+            self._temporary = tempfile.mkdtemp(prefix="environments-", dir=temporary_place())
             self._process = start_process(
                 [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],

@@ -45,6 +45,13 @@ def test_bad_input_is_one_line(checkpoint: Path, capsys: Any, arguments: list[st
     assert error.startswith("comprl evaluate: ") and message in error and error.count("\n") == 1
 
 
+def test_a_checkpoint_on_another_disk_is_one_of_the_run_that_links_to_it(checkpoint: Path, capsys: Any) -> None:
+    moved = checkpoint.rename(checkpoint.parent.parent / "large_disk")
+    checkpoint.symlink_to(moved)
+    assert main(["evaluate", "--checkpoint", str(checkpoint), "--bank", "b"]) == 2
+    assert "--bank b: the run had no experience" in capsys.readouterr().err
+
+
 def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

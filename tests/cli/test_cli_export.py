@@ -14,6 +14,7 @@ from verl_comprl.cli.export.card import write_card
 from verl_comprl.cli.export.checkpoint import Checkpoint, find_checkpoint
 from verl_comprl.cli.main import main
 from verl_comprl.trainer.checkpoint.manifest import write_manifest
+from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
 
 MODELS = Path(__file__).parents[2] / "recipes/miniature/models/plain"
 EVALUATION = {
@@ -295,3 +296,18 @@ def test_an_earlier_checkpoint_is_not_exported_for_a_latest_one_that_cannot_be_r
     with pytest.raises(OSError, match=f"{unreadable} cannot be read at present"):
         find_checkpoint(tmp_path, None)
     assert find_checkpoint(tmp_path, 9).step == 9
+
+
+def test_a_checkpoint_on_another_disk_is_one_of_the_run_that_links_to_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step in (9, 10):
+        (run / f"global_step_{step}" / "actor").mkdir(parents=True)
+        (run / f"global_step_{step}" / "actor" / "model.safetensors").touch()
+    linked = run / "global_step_10"
+    moved = linked.rename(tmp_path / "ten")
+    linked.symlink_to(moved)
+    assert find_checkpoint(linked, None).folder == linked == find_checkpoint(run, None).folder
+    moved.rename(tmp_path / "away")
+    with pytest.raises(UnreadableCheckpoint, match=f"global_step_10 leads to {moved}, which is not there"):
+        find_checkpoint(run, None)
+    assert find_checkpoint(run, 9).step == 9

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from env_adapters.host.temporary import TEMPORARY
 from verl_comprl.launch import node as node_module
 from verl_comprl.launch.node import Node, gloo_interface
 
@@ -34,6 +35,16 @@ def test_children_get_a_clean_environment_and_end_with_the_node(node: Node) -> N
     (node.folder / "ray/session_latest/logs").mkdir(parents=True)
     node.stop(keep_logs=False)
     assert process.returncode == -signal.SIGTERM and not node.folder.exists()
+
+
+def test_temporary_files_of_environments_are_where_a_scheduler_has_room(tmp_path: Path) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    for place in str(scratch), str(tmp_path / "none"):
+        node = Node(0, 1, "127.0.0.1", {"RAY_TMPDIR": str(tmp_path), "TMPDIR": place})
+        folder = Path(node.environment[TEMPORARY])
+        assert folder.is_dir() and (scratch if place == str(scratch) else node.folder) in folder.parents
+        node.stop(keep_logs=True)
+        assert not folder.exists()
 
 
 def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

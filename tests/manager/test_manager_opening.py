@@ -189,19 +189,19 @@ async def test_a_run_that_continues_after_a_kill_saves_nothing_aside(open_manage
     assert not list(tmp_path.glob("bank-*"))
 
 
-async def test_what_is_quarantined_between_starts_stays_so(open_manager: OpenManager, tmp_path: Path) -> None:
+async def test_quarantines_between_starts_last(open_manager: OpenManager, tmp_path: Path, caplog: Any) -> None:
     manager, checkpoint = await open_manager(NOT_KEPT), tmp_path / "global_step_1" / "comprl"
     for title in "harmful", "bad", "good":
         await write(manager, title)
     await manager.save(str(checkpoint))
-    harmful, bad, _ = (entry.id for entry in manager._bank.entries())
-    await manager._bank.quarantine([bad], "few successes")
-    manager._journal.quarantined([bad], manager._bank.get, 1)  # by the run, which goes back
-    await manager._bank.quarantine([harmful], "misleads")
+    await write(manager, "imported")
+    harmful, bad, _, late = (entry.id for entry in manager._bank.entries())
+    await manager._bank.quarantine([bad], "0 of 8 successes, free half 0.50")  # by the run, which goes back
+    await manager._bank.quarantine([harmful, late], "misleads")
     for _ in range(2):
-        manager = await open_manager(Opening(keep_content=True, checkpoint=checkpoint))
-        await manager.restore(str(checkpoint))
+        await (manager := await open_manager(Opening(True, checkpoint=checkpoint))).restore(str(checkpoint))
         assert [entry.quarantined for entry in manager._bank.entries()] == ["misleads", "", ""]
+    assert f"written again, quarantine it again: ['{late}']" in caplog.text and list(tmp_path.glob("bank-*"))
 
 
 async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:

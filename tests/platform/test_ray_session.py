@@ -9,7 +9,7 @@ import psutil
 import pytest
 import ray
 
-from env_adapters.host.process import TEMPORARY
+from env_adapters.host.temporary import TEMPORARY
 from verl_comprl.platform import temporary
 from verl_comprl.platform.ray_session import end_ray
 

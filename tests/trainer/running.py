@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from arm_settings import CANARY, KEY
 
-from env_adapters.host.process import TEMPORARY as OF_ENVIRONMENTS
+from env_adapters.host.temporary import TEMPORARY as OF_ENVIRONMENTS
 from verl_comprl.cli.doctor.leftovers import files_in_use
 from verl_comprl.record import RunRecord
 from verl_comprl.record.reader import METRICS

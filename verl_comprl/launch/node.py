@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import socket
@@ -14,7 +15,7 @@ from typing import IO
 
 import psutil
 
-from env_adapters.host.process import TEMPORARY
+from env_adapters.host.temporary import TEMPORARY
 from verl_comprl.launch.limits import leave_seconds, poll_until
 from verl_comprl.platform import child
 from verl_comprl.platform.child import Process
@@ -45,8 +46,10 @@ class Node:
         self.environment = dict(environment) | {"RAY_TMPDIR": str(self.folder)}
         self.environment.pop("RAY_ADDRESS", None)  # of another cluster
         self._temporary = {SOCKETS: self.folder / "sockets", TEMPORARY: self.folder / "environments"}
+        if os.path.isdir(place := environment.get("TMPDIR", "")):  # a scheduler's, with room for what they write
+            self._temporary[TEMPORARY] = Path(tempfile.mkdtemp(prefix="comprl-environments-", dir=place))
         for variable, folder in self._temporary.items():
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             self.environment.setdefault(variable, str(folder))
         strip_launcher_variables(self.environment)
         set_daemon_variables(self.environment)
@@ -86,6 +89,8 @@ class Node:
             if poll_until(lambda process=process: process.poll() is not None, leave_seconds()):
                 continue
             child.kill_group(process)
+        for folder in self._temporary.values():
+            shutil.rmtree(folder, ignore_errors=True)
         session = self.folder / "ray/session_latest"
         if not keep_logs or not session.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -93,8 +98,6 @@ class Node:
         for path in session.iterdir():  # among them the objects that Ray has spilled
             if path.name != "logs":
                 shutil.rmtree(path, ignore_errors=True)
-        for folder in self._temporary.values():
-            shutil.rmtree(folder, ignore_errors=True)
         print(f"launch: the logs of Ray on node {self.rank} are in {session / 'logs'}", file=sys.stderr)
 
 

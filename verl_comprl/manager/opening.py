@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.experience import ExperienceBank
+from verl_comprl.experience import Experience, ExperienceBank
 from verl_comprl.experience.transfer.snapshot import read_snapshot
-from verl_comprl.manager.run_events import COMES, QUARANTINED, without_event
+from verl_comprl.experience.updates.quality import is_bad_record
+from verl_comprl.manager.strangers import strangers
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +59,13 @@ class Opening:
             restored: From :meth:`restored`.
 
         Returns:
-            Entries that somebody has quarantined between starts, which is the only time for it, with the reasons: to be
+            Entries that somebody has quarantined since the checkpoint, between two starts, with the reasons: to be
             quarantined again when the checkpoint's bank has taken the place of this one.
 
         Raises:
             OSError: If the run's events cannot be read.
             SnapshotError: If it cannot be saved aside.
         """
-        by_hand: dict[str, str] = {}
         aside = f"{aside}-{time.strftime('%Y%m%d-%H%M%S')}"
         if len(bank) and not self.keep_content:
             await bank.save(aside)
@@ -74,15 +74,15 @@ class Opening:
             # The settings may name another bank than before, or another run may have used this one since.
             entries = bank.entries()
             unsaved = {entry.id for entry in entries} - restored.keys()
-            if others := await asyncio.to_thread(without_event, unsaved, run, COMES):
+            if others := await asyncio.to_thread(strangers, unsaved, run):
                 await bank.save(aside)
                 what = "entries of the bank are not of this run; it is saved as"
                 logger.warning("%d %s %s, and the checkpoint's takes its place", len(others), what, aside)
-            else:
-                quarantined = (entry for entry in entries if entry.quarantined)
-                marked = {entry.id: entry.quarantined for entry in quarantined if restored.get(entry.id) == ""}
-                unnoted = await asyncio.to_thread(without_event, marked, run, QUARANTINED)
-                by_hand = {id: marked[id] for id in unnoted}
+            by_hand = {entry.id: entry.quarantined for entry in entries if _by_hand(entry)}
+            if missing := by_hand.keys() - restored.keys():
+                what = "entries that were quarantined by hand are not in the checkpoint's bank; should one of them be"
+                logger.warning("%d %s written again, quarantine it again: %s", len(missing), what, sorted(missing))
+            return {id: reason for id, reason in by_hand.items() if restored.get(id) == ""}
         if self.killed_in is not None and self.checkpoint is not None and not len(bank):
             # The store was emptied before the process was killed, whose memory had the entries.
             await bank.restore(self.checkpoint / "bank")
@@ -90,4 +90,8 @@ class Opening:
                 what = "the bank was empty when the experience manager began again"
                 where = self.checkpoint.parent
                 logger.warning("%s; it is that of the checkpoint in %s, with %d entries", what, where, len(bank))
-        return by_hand
+        return {}
+
+
+def _by_hand(entry: Experience) -> bool:
+    return bool(entry.quarantined) and not is_bad_record(entry.quarantined)

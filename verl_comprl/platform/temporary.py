@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from env_adapters.host.process import TEMPORARY
+from env_adapters.host.temporary import TEMPORARY
 
 SOCKETS = "VLLM_RPC_BASE_PATH"
 """Environment variable with the folder of vLLM's sockets, each of which has a UUID for its name."""

@@ -12,7 +12,7 @@ import pytest
 from hosted import BOTH, PROCESS, gone, hurried, play
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost
-from env_adapters.host.process import TEMPORARY
+from env_adapters.host.temporary import TEMPORARY
 
 MakeHost = Callable[..., EnvironmentHost]
 Family = Callable[[str, str], str]
@@ -125,6 +125,15 @@ async def test_what_an_environment_has_started_ends_with_it(make_host: MakeHost)
         with hurried(session), pytest.raises(EnvironmentFailure, match="did not return"):
             await session.step("hang")
     assert all(map(gone, pids))
+
+
+async def test_temporary_files_of_environments_in_threads_are_made_there_too(
+    make_host: MakeHost, family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TEMPORARY, str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", "/elsewhere")
+    async with make_host(isolation="thread").session(family("writing", HEAD + WRITING), {}) as session:
+        assert Path((await session.reset(1))[0]).parent == tmp_path
 
 
 @pytest.mark.parametrize("place", ["there", "on another machine"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from verl_comprl.experience import Add, Experience, TaskUsage, Update, derive_id
-from verl_comprl.experience.updates.quality import Comparison, bad_records, compare_with_free
+from verl_comprl.experience.updates.quality import Comparison, bad_records, compare_with_free, is_bad_record
 
 
 def used(id: str, *usage: TaskUsage, **fields: Any) -> Experience:
@@ -31,6 +31,7 @@ def test_a_record_is_bad_below_the_free_half_by_more_than_the_margin() -> None:
     reasons = bad_records(entries, min_uses=10, margin=0.2)
     assert reasons == {"bad": "2 of 10 successes, free half 0.50"}
     assert bad_records(entries, min_uses=0, margin=0.2) == {}
+    assert is_bad_record(reasons["bad"]) and not is_bad_record("misleads: 2 of 10 successes, free half 0.50")
     many = used("many", compared(300, 0, 0.5, uses=300))
     assert bad_records([many], min_uses=300, margin=0.2) == {"many": "0 of 300 successes, free half 0.50"}
 
@@ -40,6 +41,8 @@ def test_success_is_compared_task_by_task_with_the_entrys_uses_as_weights() -> N
     assert compare_with_free(both) == pytest.approx(Comparison(8, 5, (6 * 0.9 + 2 * 0.1) / 8))  # the third: unknown
     # Averaged over all rollouts, the free half would seem to be worse than the entry, which was used where it is easy.
     assert bad_records([both], min_uses=8, margin=0.05) == {"both": "5 of 8 successes, free half 0.70"}
+    weighed = used("weighed", compared(3e6 + 0.5, 0.25, 1.0, uses=4_000_000))
+    assert all(map(is_bad_record, bad_records([weighed], min_uses=1, margin=0).values()))
     assert compare_with_free(used("none")) == Comparison(0, 0, 0)
 
 

@@ -1,6 +1,7 @@
 """Checkpoints of a part of a run that was given up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,6 +80,43 @@ def test_large_checkpoints_that_were_given_up_keep_no_small_one_from_the_disk(
     small_disk(used(tmp_path) + 2 * size)
     save(tmp_path, 5)
     assert names(tmp_path) == ["global_step_5"], "its size was not known before: room was made for what there was"
+
+
+def test_large_checkpoints_that_were_given_up_stay_where_there_is_room_for_a_small_one(
+    tmp_path: Path, small_disk: Callable[[int], None]
+) -> None:
+    size = used(save(tmp_path, 1))
+    large = CheckpointFolders(tmp_path).begin() / "global_step_20"
+    fill(large)
+    (large / "actor" / "large.bin").write_bytes(bytes(100 * size))
+    CheckpointFolders(tmp_path).finish(20, PARTS, keep=None)
+    CheckpointFolders(tmp_path).take_back(1)
+    small_disk(used(tmp_path) + 2 * size)
+    save(tmp_path, 3)
+    assert names(tmp_path) == ["global_step_1", "global_step_20", "global_step_3"]
+
+
+@pytest.mark.parametrize("named", [2, 6])
+def test_a_kill_while_later_checkpoints_are_given_up_leaves_the_named_one_as_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int
+) -> None:
+    saved = {step: save(tmp_path, step) for step in (2, 4, 6, 8)}
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(2)
+    folders.take_back(8)
+    for writes in range(4):
+        with monkeypatch.context() as patch:
+            left = iter(range(writes))
+
+            def killed(path: Path, data: bytes, left: Iterator[int] = left) -> None:
+                if next(left, None) is None:
+                    raise InterruptedError
+                path.write_bytes(data)
+
+            patch.setattr("verl_comprl.trainer.checkpoint.folders.write_atomically", killed)
+            with suppress(InterruptedError):
+                folders.take_back(named)
+        assert folders.latest() == saved[named] if writes else True
 
 
 def test_what_was_given_up_stays_where_there_is_room(tmp_path: Path, small_disk: Callable[[int], None]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from verl_comprl.config.reading import read_settings
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.record import RunRecord
-from verl_comprl.trainer.checkpoint.folders import is_given_up
+from verl_comprl.trainer.checkpoint.folders import called, is_given_up
 from verl_comprl.trainer.checkpoint.manifest import flaw
+from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
 
 _NAME = re.compile(r"global_step_(\d+)")
 _FOLDERS = {"actor": "actor", "extractor": "extractor", "bank": "comprl/bank"}
@@ -100,13 +101,16 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} does not exist; give the folder of a run, or RUN/global_step_<N>")
-    folder = folder.resolve()
+    folder = called(folder)
     if _NAME.fullmatch(folder.name):
         if step not in (None, Checkpoint(folder).step):
             raise ValueError(f"--step {step}, but {folder} is another checkpoint")
         return Checkpoint(folder)
-    found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     found = {item.step: item for item in sorted(found, key=lambda item: item.step)}
+    if step is None and (away := [item.folder for item in found.values() if not item.folder.exists()]):
+        raise UnreadableCheckpoint(f"{away[-1]} leads to {away[-1].readlink()}, which is not there; or give --step")
+    found = {number: item for number, item in found.items() if item.folder.is_dir()}
     # Of older ones only the banks may have been kept (trainer.max_actor_ckpt_to_keep).
     complete = (
         step for step, item in reversed(found.items()) if not is_given_up(item.folder) and not flaw(item.folder)

@@ -3,6 +3,7 @@
 Owns the criteria. Whether they are applied, and what follows, is decided in ``bank``.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.store.base import ExperienceStore, SearchRequest
+
+_REASON = re.compile(r"\S+ of \S+ successes, free half \d\.\d\d")
 
 
 async def duplicates(
@@ -57,6 +60,11 @@ def compare_with_free(entry: Experience) -> Comparison:
     successes = sum(usage.compared_successes for usage in entry.usage)
     expected = sum(usage.free_successes for usage in entry.usage)
     return Comparison(episodes, successes, expected / episodes if episodes else 0.0)
+
+
+def is_bad_record(reason: str) -> bool:
+    """Return whether an entry was quarantined by its record, and not by somebody who gave the reason."""
+    return _REASON.fullmatch(reason) is not None
 
 
 def bad_records(entries: Iterable[Experience], *, min_uses: int, margin: float) -> dict[str, str]:

@@ -22,7 +22,7 @@ from verl_comprl.platform.waiting import Patience, holding
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.reader import EVENTS
 from verl_comprl.record.settings_file import SETTINGS, read_settings
-from verl_comprl.trainer.checkpoint.folders import CHECKPOINT, CheckpointFolders
+from verl_comprl.trainer.checkpoint.folders import CHECKPOINT, CheckpointFolders, called
 from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR, STATE_FILE, TornCheckpoint, flaw
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
@@ -58,9 +58,7 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
     if mode == "disable":
         return None
     if mode == "resume_path":
-        folder = Path(config.trainer.resume_from_path).absolute()
-        if not CHECKPOINT.fullmatch(folder.name):  # else a link, too, says the step, as it does with ``auto``
-            folder = folder.resolve()
+        folder = called(Path(config.trainer.resume_from_path))
         if not folder.is_dir():
             raise FileNotFoundError(f"trainer.resume_from_path={folder.resolve()} does not exist")
         if not CHECKPOINT.fullmatch(folder.name):  # before anything is given up: verl reads the step from the name

@@ -68,9 +68,10 @@ class CheckpointFolders:
         if aside.exists():  # a worker that hangs has a file open on a network's disk, or somebody else owns it
             aside.rename(dated(aside))
         aside.mkdir(parents=True)
+        needed = self._latest_size(counting=True)
         # One that was given up may be larger than any that this run writes: it forbids nothing.
-        self._make_room(aside, self._latest_size())
-        free, needed = shutil.disk_usage(aside).free, self._latest_size(counting=True)
+        self._make_room(aside, needed or self._latest_size())
+        free = shutil.disk_usage(aside).free
         if free < needed:
             raise OSError(ENOSPC, f"{free:,} bytes are free, and the latest checkpoint has {needed:,}", str(self._run))
         return aside
@@ -139,10 +140,14 @@ class CheckpointFolders:
         removed: what it names may be another run's.
 
         Returns:
-            Steps of those that were complete, and counted until now.
+            Steps of those that were complete, and not given up before.
         """
         given_up: list[int] = []
         numbers = sorted(self._numbered(), reverse=True)
+        if step in numbers:  # the user may have named one that was given up
+            (self._folder(step) / GIVEN_UP).unlink(missing_ok=True)
+        if numbers:  # before the later ones: after a kill in between, none of them counts
+            self._mark(max((number for number in numbers if number <= step), default=0))
         for number in numbers:
             folder = self._folder(number)
             if number > step and _is_complete(folder):
@@ -151,10 +156,6 @@ class CheckpointFolders:
                 folder.unlink()
             elif number > step and not _is_stripped(folder):
                 write_atomically(folder / GIVEN_UP, b"")
-            elif number == step and is_given_up(folder):  # which the user has named nevertheless
-                (folder / GIVEN_UP).unlink()
-        if numbers:
-            self._mark(max((number for number in numbers if number <= step), default=0))
         return given_up
 
     def latest(self, tell: Callable[[str], object] = lambda text: None, *, thorough: bool = False) -> Path | None:
@@ -262,6 +263,12 @@ class CheckpointFolders:
         complete = [folder for folder in folders if _is_complete(folder)][:keep]
         for folder in folders[folders.index(complete[-1]) + 1 :] if complete else ():
             _strip(folder)
+
+
+def called(path: Path) -> Path:
+    """Return the absolute path of a checkpoint under the name that says its step, which may be that of a link."""
+    path = Path(os.path.abspath(path))
+    return path if CHECKPOINT.fullmatch(path.name) else Path(os.path.realpath(path))
 
 
 def step_of(folder: Path) -> int:

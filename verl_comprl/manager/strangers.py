@@ -1,25 +1,20 @@
-"""Entries of a bank that a run's events do not account for: changed by another run, or by a command between starts."""
+"""Entries in the bank of a run that the run has not written, such as those of a run that used it meanwhile."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from verl_comprl.record.lines import decode
 from verl_comprl.record.reader import EVENTS
 
-COMES = ("given", "written", "merged")
-"""Events by which an entry comes into the bank of a run."""
-QUARANTINED = ("quarantined",)
 
+def strangers(ids: Iterable[str], run: Path) -> set[str]:
+    """Return the entries that the run has neither written nor begun with, as its events say.
 
-def without_event(ids: Iterable[str], run: Path, kinds: Collection[str]) -> set[str]:
-    """Return the entries of which the run has no event of some kinds.
-
-    An event may also be missing because it could not be written, or the process was killed before it was.
+    An entry is a stranger, too, if its event could not be written, or the process was killed before it was.
 
     Args:
         ids: Of the entries.
         run: The run's folder.
-        kinds: One or more.
 
     Raises:
         OSError: If its events cannot be read.
@@ -27,7 +22,7 @@ def without_event(ids: Iterable[str], run: Path, kinds: Collection[str]) -> set[
     unknown = set(ids)
     files = _event_files(run) if unknown else ()
     for file in files:
-        unknown -= _named(file, kinds)
+        unknown -= _written(file)
         if not unknown:
             break
     return unknown
@@ -40,9 +35,9 @@ def _event_files(run: Path) -> Iterator[Path]:
     yield from sorted(run.glob(f"{file.stem}-*{file.suffix}"), reverse=True)
 
 
-def _named(file: Path, kinds: Collection[str]) -> set[str]:
+def _written(file: Path) -> set[str]:
     with file.open("rb") as lines:
         # Most events are of reading, which need not be parsed: a run may have a gigabyte of them.
         others = (line for line in lines if b'"event":"read"' not in line)
-        events = (event for event in decode(others) if event.get("event") in kinds)
+        events = (event for event in decode(others) if event.get("event") in ("given", "written", "merged"))
         return {event["entry"] for event in events if isinstance(event.get("entry"), str)}

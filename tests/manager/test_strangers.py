@@ -1,16 +1,11 @@
-"""Entries of which a run has no event."""
+"""Entries of a bank that are not of its run."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from verl_comprl.manager.run_events import COMES, QUARANTINED, without_event
-
-
-def strangers(ids: Iterable[str], run: Path) -> set[str]:
-    return without_event(ids, run, COMES)
+from verl_comprl.manager.strangers import strangers
 
 
 def note(file: Path, *events: tuple[str, str]) -> None:
@@ -31,11 +26,6 @@ def test_events_that_a_resume_has_put_aside_count_too(tmp_path: Path) -> None:
     assert strangers("abc", tmp_path) == {"c"}
     note(tmp_path / "experience.jsonl", ("written", "c"))
     assert strangers("abc", tmp_path) == set()
-
-
-def test_kinds_of_events_are_told_apart(tmp_path: Path) -> None:
-    note(tmp_path / "experience.jsonl", ("written", "a"), ("written", "b"), ("quarantined", "b"))
-    assert without_event("ab", tmp_path, QUARANTINED) == {"a"}
 
 
 def test_a_run_without_events_has_written_nothing(tmp_path: Path) -> None:
