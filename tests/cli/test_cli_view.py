@@ -83,6 +83,22 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(folder: Path, capsys: pytest.Capt
     assert link.is_symlink() and target.read_text().startswith("<!")
 
 
+def test_nothing_is_written_through_links_of_a_folder_that_somebody_sent(folder: Path) -> None:
+    (victim := folder.parent / "notes").write_text("mine")
+    (page := folder / "view.html").symlink_to(victim)
+    (building := folder / ".view.html.building").symlink_to(victim)
+    assert main.main(["view", str(folder)]) == 0
+    assert victim.read_text() == "mine"
+    assert page.read_text().startswith("<!") and not page.is_symlink() and not building.is_symlink()
+
+
+def test_a_pipe_in_the_place_of_the_unfinished_page_does_not_hang(folder: Path) -> None:
+    os.mkfifo(folder / ".view.html.building")
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "view", str(folder)]
+    assert subprocess.run(command, timeout=60).returncode == 0
+    assert sorted(file.name for file in folder.iterdir()) == ["metrics.jsonl", "view.html"]
+
+
 def test_a_run_that_is_a_link_to_itself_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (loop := folder.parent / "loop").symlink_to("loop")
     assert main.main(["view", str(loop)]) == 2

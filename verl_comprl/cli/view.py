@@ -47,10 +47,12 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--output {options.output or file} is a folder; name a file, such as {file / FILE}")
     if file.exists() and not file.is_file():  # a device, which a finished page would take the place of
         raise ValueError(f"--output {file} is not a regular file")
+    # A link that the user names stays one; in the folder of a run, it may be somebody else's and lead to any file.
+    target = Path(os.path.realpath(file)) if options.output else file
     try:
-        write_view(runs, file, options.episodes)
+        write_view(runs, target, options.episodes)
     except OSError as error:
-        if error.filename is None or Path(error.filename) not in (file, *file.parents):
+        if error.filename is None or Path(error.filename) not in (target, *target.parents):
             raise  # a run that cannot be read
         raise OSError(f"--output {file} cannot be written: {error.strerror}") from error
     print(f"{file} ({file.stat().st_size / 2**20:.1f} MB)")

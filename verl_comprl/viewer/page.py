@@ -7,7 +7,6 @@ front end's escaping could neither run nor send anything.
 
 import base64
 import html
-import os
 import secrets
 from collections.abc import Iterable
 from importlib.resources import files
@@ -27,7 +26,7 @@ _POLICY = (
 
 
 def write_page(file: Path, title: str, blocks: Iterable[Block]) -> None:
-    """Write the page; an existing file is replaced only when the new one is complete.
+    """Write the page; an existing file, or a link, is replaced only when the new one is complete.
 
     Args:
         file: HTML file; its folder is created.
@@ -38,15 +37,15 @@ def write_page(file: Path, title: str, blocks: Iterable[Block]) -> None:
         OSError: If the file cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    real = Path(os.path.realpath(file))  # a link stays one
-    building = real.with_name(f".{real.name}.building")
+    building = file.with_name(f".{file.name}.building")
     try:
-        with building.open("w", encoding="utf-8") as out:
+        building.unlink(missing_ok=True)  # the folder may be somebody else's, and this a link to elsewhere or a pipe
+        with building.open("x", encoding="utf-8") as out:
             out.write(_head(title))
             for block in blocks:
                 out.write(f'<script type="text/plain" id="{html.escape(block.name)}">{block.text}</script>\n')
             out.write("</body>\n</html>\n")
-        building.replace(real)
+        building.replace(file)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(building)):
             error.filename = str(file)  # the user knows no other name
