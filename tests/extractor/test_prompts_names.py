@@ -100,8 +100,9 @@ async def test_the_task_of_a_distilled_episode_is_nothing_but_a_name(
     async def reply(_: str) -> str:
         return '<answer>[{"operation": "add", "title": "door", "content": "open it"}]</answer>'
 
-    bank: Any = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), FakeEmbedder())
-    await OfflineDistillation(bank, make_calls(reply), tmp_path / "journal").run(
+    config = BankConfig(path=str(tmp_path / "bank"))
+    bank: Any = await ExperienceBank.open(config, FakeEmbedder())
+    await OfflineDistillation(bank, make_calls(reply), tmp_path / "journal", limits=config).run(
         read_episodes(tmp_path / "episodes.jsonl")
     )
     head, record, *text = lines_of(encoder, *bank.entries())

@@ -379,3 +379,18 @@ async def test_a_long_entry_is_read_whole_if_the_bank_keeps_it(open_manager: Ope
     setup.start()
     answer = await setup.manager.search_and_ask("key", *WHERE)
     assert answer.experience_text == entry.text
+
+
+async def test_an_entry_that_may_be_longer_than_a_prompt_keeps_no_other_from_the_list(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    earlier = await open_manager(bank={"max_title_chars": 50_000})
+    _, near = await earlier.seed("find the key success " * 2_000, "find a key")
+    await earlier.manager.close()
+    setup = await open_manager(extractor_settings={"list_nearest": 2})
+    setup.start()
+    extractor.replies["distill"] = answered({"operation": "update", "ids": [1], "title": "t", "content": "c"})
+    await setup.manager.report(EpisodeReport(make_request("a", success=True, goal="find the key"), guided=False))
+    assert (await setup.finished())["operations/updated"] == 1
+    (new,) = [entry for entry in setup.bank.entries() if entry.title == "t"]
+    assert new.parents == (near,)

@@ -2,23 +2,31 @@
 
 from collections.abc import Sequence
 
-from verl_comprl.experience import DistillationRequest, ExperienceBank, ParsedAnswer
+from verl_comprl.experience import BankConfig, DistillationRequest, ExperienceBank, ParsedAnswer
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.generation_record import GenerationRecord
 
 
-async def nearest_entries(bank: ExperienceBank, request: DistillationRequest, limit: int) -> list[Experience]:
-    """Return at most ``limit`` entries close to an episode's goal and outcome, without those that it has read."""
+def is_usual(entry: Experience, limits: BankConfig) -> bool:
+    """Return whether an entry is no longer than a run writes; an imported one could be longer than a prompt."""
+    return len(entry.text) <= limits.max_title_chars + 1 + limits.max_content_chars
+
+
+async def nearest_entries(
+    bank: ExperienceBank, request: DistillationRequest, limit: int, limits: BankConfig
+) -> list[Experience]:
+    """Return at most ``limit`` usual entries close to an episode's goal and outcome, without those that it has read."""
     if not limit:
         return []
-    return await bank.nearest(
+    nearest = await bank.nearest(
         f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
         limit,
         task=request.task,
         environment=request.environment,
         exclude=request.experience_ids,
     )
+    return [entry for entry in nearest if is_usual(entry, limits)]
 
 
 def listed_ids(request: DistillationRequest, similar: Sequence[Experience]) -> list[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from verl_comprl.experience import DistillationRequest, ExperienceBank, derive_id
+from verl_comprl.experience import BankConfig, DistillationRequest, ExperienceBank, derive_id
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries, outcome_of
 from verl_comprl.extractor.generation_record import CallKind
@@ -37,6 +37,7 @@ class OfflineDistillation:
         calls: ExtractorCalls,
         journal: Path,
         *,
+        limits: BankConfig,
         workers: int = 8,
         list_nearest: int = 3,
         progress: Callable[[Counter[str]], None] = lambda _: None,
@@ -47,6 +48,7 @@ class OfflineDistillation:
             bank: Open for writing.
             calls: Calls to the extractor.
             journal: JSONL file of the episodes that are done.
+            limits: Longest title and content of the entries that an episode is shown.
             workers: Episodes at the same time.
             list_nearest: Entries that an episode is shown to update instead of adding a near-copy.
             progress: Called with the counts after every episode.
@@ -54,6 +56,7 @@ class OfflineDistillation:
         self._bank = bank
         self._calls = calls
         self._journal = journal
+        self._limits = limits
         self._workers = workers
         self._list_nearest = list_nearest
         self._progress = progress
@@ -92,7 +95,7 @@ class OfflineDistillation:
             self._progress(self.counts)
 
     async def _distill(self, episode: DistillationRequest) -> str:
-        similar = await nearest_entries(self._bank, episode, self._list_nearest)
+        similar = await nearest_entries(self._bank, episode, self._list_nearest, self._limits)
         answer, record = await self._calls.distill(episode, [entry.text for entry in similar])
         if not answer.format_ok:
             return _UNREADABLE

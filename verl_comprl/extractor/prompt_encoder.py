@@ -15,8 +15,8 @@ from verl_comprl.untrusted import CHARACTERS_PER_TOKEN, without_control_tokens
 _SHORTEST_TEXT = 200
 """Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
 _SHARE_OF_SIMILAR = 0.5
-"""Of a prompt, for the entries listed besides those which the episode read; the rest is for the episode. An imported
-entry can be longer than a prompt, and would take the place of every episode that it is near to."""
+"""Of a prompt, for the entries listed besides those which the episode read; the rest is for the episode. Entries
+of many rare characters would take the place of every episode that they are near to."""
 _ATTEMPTS = 6
 """To find out by their lengths how many turns fit."""
 _USUAL = 4

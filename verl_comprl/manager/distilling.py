@@ -82,8 +82,8 @@ class Distilling:
     async def _similar(self, request: DistillationRequest) -> list[Experience]:
         """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""
         try:
-            limit = self.config.extractor.list_nearest
-            return await self.availability.when_there(lambda: nearest_entries(self.bank, request, limit))
+            limit, limits = self.config.extractor.list_nearest, self.config.bank
+            return await self.availability.when_there(lambda: nearest_entries(self.bank, request, limit, limits))
         except Exception as error:
             self.fail("list_nearest", error)
             return []

@@ -14,6 +14,7 @@ from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.updates.merge import split_into_runs
 from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.distillation import is_usual
 from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.manager.availability import BankAvailability
@@ -74,9 +75,7 @@ class MergePass:
                 carried = []
 
     def _is_listed(self, entry: Experience) -> bool:
-        """Return whether a merge may show an entry: a longer one than a run writes could be longer than a prompt."""
-        limits = self.config.bank
-        return not entry.quarantined and len(entry.text) <= limits.max_title_chars + 1 + limits.max_content_chars
+        return not entry.quarantined and is_usual(entry, self.config.bank)
 
     async def _merge_chunk(self, listed: Sequence[Experience]) -> list[str]:
         """Merge entries and return the ids of the newest that are left, to be carried into the next chunk.

@@ -316,3 +316,20 @@ def test_a_run_is_not_distilled_again_into_its_own_bank(
     else:
         assert done.out.startswith("2 episodes: 2 done before; the bank has "), done.err
         assert len(endpoint.requests) == 1  # the check
+
+
+def test_an_imported_entry_of_any_length_keeps_no_other_from_the_list(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    async def seed() -> None:
+        config = BankConfig(path=str(tmp_path / "bank"), max_title_chars=300_000)
+        bank = await ExperienceBank.open(config, FakeEmbedder("fake"))
+        added = [Add(title="open vault number " * 15_000, content="c"), Add(title="a vault", content="short lesson")]
+        await bank.apply(added, call_id="seed", listed=(), **CALL)
+        await bank.close()
+
+    asyncio.run(seed())
+    done = comprl_bank(*arguments(endpoint, tmp_path / "bank", episodes), "--embedder-url", "http://127.0.0.1:1")
+    assert done.out.endswith("the bank has 6 entries\n"), done.err
+    prompts = [request["messages"][1]["content"] for request in endpoint.requests if len(request["messages"]) == 2]
+    assert all("short lesson" in prompt and "number open vault" not in prompt for prompt in prompts)

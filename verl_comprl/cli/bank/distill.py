@@ -37,7 +37,13 @@ async def distill(options: argparse.Namespace) -> int:
         if aside := set_aside_foreign(journal, bank):
             print(f"the bank is empty, so {journal} is of another one: renamed to {aside}", file=sys.stderr)
         work = OfflineDistillation(
-            bank, calls, journal, workers=options.workers, list_nearest=options.list_nearest, progress=progress
+            bank,
+            calls,
+            journal,
+            limits=config,
+            workers=options.workers,
+            list_nearest=options.list_nearest,
+            progress=progress,
         )
         await work.run(episodes)
         counts, size = work.counts, len(bank)
