@@ -12,6 +12,7 @@ from chat_endpoint import ChatEndpoint
 from starlette.responses import Response
 
 from env_adapters import dataset_builder
+from examples.own_environment.guess import GuessEnvironment
 from verl_comprl.cli import main
 
 DEEP = "[" * 100_000
@@ -106,6 +107,26 @@ def test_neither_a_task_nor_a_refusal_can_control_the_terminal(
     endpoint.server.stop()
     error = capsys.readouterr().err
     assert "mine" in error and "owned" in error and not set(error) & set("\x1b\u202e\x07\x9b")
+
+
+def test_no_secret_gets_into_the_output_or_onto_the_terminal(
+    rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITE_API_KEY", "canary-0123456789")
+
+    def fail(self: GuessEnvironment, seed: int, options: dict[str, Any]) -> str:
+        raise RuntimeError("cannot log in with canary-0123456789")
+
+    endpoint = ChatEndpoint(lambda _: "")
+    endpoint.failures = [Response("wrong key: canary-0123456789", 400)] * 99
+    endpoint.server.start()
+    assert attempts(rows, tmp_path / "refused.jsonl", endpoint.url) == 2
+    endpoint.server.stop()
+    monkeypatch.setattr(GuessEnvironment, "_start", fail)
+    assert attempts(rows, tmp_path / "failed.jsonl") == 0
+    written = (tmp_path / "refused.jsonl").read_text(), (tmp_path / "failed.jsonl").read_text()
+    assert "wrong key: ***" in written[0] and "cannot log in with ***" in written[1]
+    assert "canary" not in "".join((*written, *capsys.readouterr()))
 
 
 def test_a_deeply_nested_answer_is_one_line(

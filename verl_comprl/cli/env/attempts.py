@@ -18,6 +18,7 @@ from env_adapters.json_lines import objects_of
 from verl_comprl.cli.env.chat import Chat, ChatRefused
 from verl_comprl.cli.local_model import reachable
 from verl_comprl.display.printable import printable
+from verl_comprl.record.redaction import text_redactor
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
 from verl_comprl.untrusted import schema_without_delimiters
 
@@ -168,7 +169,7 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
                 over = terminated or truncated
             record |= {"success": bool(info.get("success")), "score": float(info.get("score", 0.0))}
     except EnvironmentFailure as error:
-        record["error"] = str(error)
+        record["error"] = text_redactor()(str(error))  # an environment sees the variables of who starts it
     return record
 
 

@@ -10,6 +10,7 @@ from openai import NOT_GIVEN, OpenAIError
 from verl_comprl.cli.model_arguments import chosen_endpoint
 from verl_comprl.display.first_line import first_line
 from verl_comprl.openai_client import CHAT_PATIENCE, message_of, open_client, reason, tokens_of
+from verl_comprl.record.redaction import text_redactor
 from verl_comprl.rollout.messages import Message
 
 _TIMEOUT = 600.0
@@ -53,7 +54,8 @@ class Chat:
             answer = await cast(Any, self._client.chat.completions).create(**request)
         except (OpenAIError, ValueError, RecursionError) as error:  # the others: what it has sent is no JSON
             refused = getattr(error, "status_code", None) in _REFUSED
-            raise (ChatRefused if refused else ChatError)(f"{self._place}: {reason(error)}") from error
+            said = text_redactor()(reason(error))  # it may quote the key, or what the environment has shown
+            raise (ChatRefused if refused else ChatError)(f"{self._place}: {said}") from error
         message = message_of(answer)
         if message is None:
             raise ChatError(f"{self._place}: an answer has no message")
