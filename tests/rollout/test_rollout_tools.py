@@ -86,6 +86,17 @@ async def test_questions_are_read_in_each_format_of_tool_calls(make_loop, tokeni
     assert [arguments[0] for name, arguments, _ in manager.calls if name == "search_and_ask"] == [asked] * bool(asked)
 
 
+@pytest.mark.parametrize("query", ["null", "[]", "{}", "0", "false", '" "', '["Where?"]'])
+async def test_what_is_no_text_is_no_question(make_loop, tokenizer, query):
+    server = ScriptedServer(tokenizer, [call("search_and_ask").replace('"?"', query)] + [MOVE_TURN] * 3)
+    manager = ScriptedManager(GUIDE, ANSWER)
+    output = await play(make_loop(server, manager), **row(0))
+    assert "Give a non-empty query." in tokenizer.decode(output.response_ids)
+    assert [name for name, _, _ in manager.calls] == ["guide", "report"]
+    (report,) = [arguments[0] for name, arguments, _ in manager.calls if name == "report"]
+    assert [question.query for turn in report.request.turns for question in turn.questions] == [""]
+
+
 async def test_the_tool_asks_with_the_client_that_guides(monkeypatch):
     manager = ScriptedManager(GUIDE, ANSWER)
     monkeypatch.setattr(agent_loop, "guidance", lambda run: Guidance(manager))

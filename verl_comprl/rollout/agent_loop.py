@@ -375,7 +375,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             read_only=episode.evaluation,
             timeout=self._settings.search_and_ask.timeout,
         )
-        return str(arguments.get("query", "")), response.text or "", details["answer"]
+        return details["query"], response.text or "", details["answer"]
 
 
 def _output(

@@ -45,10 +45,11 @@ class SearchAndAskTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:
-        """Answer ``parameters["query"]``; the third element holds the ``Answer``, None without a query."""
-        query = str(parameters.get("query", "")).strip()
+        """Answer ``parameters["query"]``; the third element holds it, "" if it is no text, and the ``Answer`` or None."""
+        query = parameters.get("query")
+        query = query.strip() if isinstance(query, str) else ""
         if not query:
-            return ToolResponse(text="Give a non-empty query."), 0.0, {"answer": None}
+            return ToolResponse(text="Give a non-empty query."), 0.0, {"query": "", "answer": None}
         answer = await self._guidance.ask(
             query,
             task=kwargs.get("task", self.config.get("task", "")),
@@ -56,4 +57,4 @@ class SearchAndAskTool(BaseTool):
             read_only=kwargs.get("read_only", False),
             timeout=kwargs.get("timeout", SearchAndAskConfig().timeout),
         )
-        return ToolResponse(text=answer.text), 0.0, {"answer": answer}
+        return ToolResponse(text=answer.text), 0.0, {"query": query, "answer": answer}
