@@ -333,3 +333,13 @@ def test_an_imported_entry_of_any_length_keeps_no_other_from_the_list(
     assert done.out.endswith("the bank has 6 entries\n"), done.err
     prompts = [request["messages"][1]["content"] for request in endpoint.requests if len(request["messages"]) == 2]
     assert all("short lesson" in prompt and "number open vault" not in prompt for prompt in prompts)
+
+
+def test_what_the_next_start_of_the_banks_run_sets_aside_is_said(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "global_step_5").mkdir()
+    note = f"note: if the run in {tmp_path} goes on, it has the bank of its checkpoint again: "
+    for said in (True, False):  # the second time nothing is new
+        done = comprl_bank(*arguments(endpoint, tmp_path / "bank", episodes))
+        assert (f"{note}what was distilled is saved aside\n" in done.out) == said == ("note: " in done.out)

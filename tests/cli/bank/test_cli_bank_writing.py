@@ -329,3 +329,5 @@ def test_what_the_next_start_of_the_banks_run_undoes_is_said(comprl_bank: Run, f
         done = comprl_bank(name, "--path", folder, *arguments)
         line = f"note: if the run in {folder.parent} goes on, it has the bank of its checkpoint again: {note}\n"
         assert done.code == 0 and (line in done.out) == (checkpoint and note != "")
+    done = comprl_bank("import", "--path", folder, folder.parent / "snapshot")  # adds nothing
+    assert "added 0 entries" in done.out and "note: " not in done.out

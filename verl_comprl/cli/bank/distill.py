@@ -8,6 +8,7 @@ from pathlib import Path
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.endpoint import connected
 from verl_comprl.cli.bank.source import bank_config, opened, stored_embedding
+from verl_comprl.cli.bank.write import tell_of_run
 from verl_comprl.display.printable import printable
 from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.offline import OfflineDistillation, set_aside_foreign
@@ -50,6 +51,8 @@ async def distill(options: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         print(file=sys.stderr)
     print(f"{total} episodes: {_shown(counts)}; the bank has {size} entries")
+    if counts["written"]:
+        tell_of_run(options, "what was distilled is saved aside")
     missing = total - sum(counts.values()) + counts["failed"]
     if missing:
         print(

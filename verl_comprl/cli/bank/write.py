@@ -50,7 +50,8 @@ async def _import(options: argparse.Namespace) -> int:
             )
         if report.superseded:
             print(f"{report.superseded} entries of the bank are older versions of imported ones; they are kept")
-    _tell_of_run(options, "what was imported is saved aside")
+    if report.added:
+        tell_of_run(options, "what was imported is saved aside")
     return 0
 
 
@@ -65,7 +66,7 @@ async def _reembed(options: argparse.Namespace) -> int:
 async def _delete(options: argparse.Namespace) -> int:
     async def delete(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.delete(ids)
-        _tell_of_run(options, "what was deleted is back, as long as it is not quarantined instead")
+        tell_of_run(options, "what was deleted is back, as long as it is not quarantined instead")
 
     if options.id and not options.where and not options.dry_run:
         async with opened(bank_config(options)) as bank:
@@ -95,7 +96,7 @@ async def _quarantine(options: argparse.Namespace) -> int:
 async def _release(options: argparse.Namespace) -> int:
     async def release(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.release(ids)
-        _tell_of_run(options, "what was released is quarantined again")
+        tell_of_run(options, "what was released is quarantined again")
 
     return await _change(options, "release", lambda entry: bool(entry.quarantined), release)
 
@@ -128,7 +129,7 @@ async def _change(
     return 0
 
 
-def _tell_of_run(options: argparse.Namespace, what: str) -> None:
+def tell_of_run(options: argparse.Namespace, what: str) -> None:
     """Say what becomes of a change if the bank is that of a run which can go on."""
     run = Path(options.path).resolve().parent if options.path else None
     if run and any(run.glob("global_step_*")):
