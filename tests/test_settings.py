@@ -53,5 +53,10 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(settings: type[S
             settings.model_validate({"url": url})
         (line,) = mistakes(refused.value, settings, "group")
         assert "group.url='http" in line and "must not hold a user or a password" in line and "canary" not in line
-    for url in ("http://host:6333/a@b", "https://host?to=a@b", ""):
+    for url in ("https://host/v1?api_key=canary-0123", "https://host?canary-'\"?"):
+        with pytest.raises(ValidationError) as refused:
+            settings.model_validate({"url": url})
+        (line,) = mistakes(refused.value, settings, "group")
+        assert "group.url='https://host" in line and "must not hold a query" in line and "canary" not in line
+    for url in ("http://host:6333/a@b", ""):
         assert vars(settings.model_validate({"url": url, "path": "bank"} if settings is BankConfig else {"url": url}))

@@ -19,8 +19,9 @@ from verl_comprl.record.settings_file import read_settings
 
 _VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
 
-_IN_URL = re.compile(r"(?<=://)([^/?#\s:@]*:)[^/?#\s]+(?=@)|((?<=http://)|(?<=https://))[^/?#\s:@]+(?=@)")
-"""A password in a URL, or what stands alone in the place of user and password."""
+_IN_URL = re.compile(r"(?<=://)([^/?#\s:@]*:)[^/?#\s]+(?=@)|((?<=http://)|(?<=https://))[^/?#\s:@]+(?=@)", re.I)
+"""A password in a URL, or what stands alone in the place of user and password; off the web, that is a user."""
+_IN_QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=[^&#\s]+")
 
 _REFERENCE = re.compile(r"(\\*)\$\{")
 
@@ -29,7 +30,7 @@ def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> N
     """Write ``config`` into ``folder``, resolved and without secrets.
 
     One that is read from an environment variable stays a reference to it, and one that is set in ``env_vars``, for the
-    workers, becomes one. Those of this process's variables, and passwords in URLs, are replaced by ``***``.
+    workers, becomes one. Those of this process's variables, and passwords and keys in URLs, are replaced by ``***``.
 
     Args:
         config: The run's config.
@@ -84,7 +85,8 @@ def _plain(config: DictConfig) -> Any:
     redact = text_redactor()
 
     def clean(text: str) -> str:
-        return _IN_URL.sub(lambda found: f"{found[1] or ''}{REDACTED}", redact(text))
+        text = _IN_URL.sub(lambda found: f"{found[1] or ''}{REDACTED}", redact(text))
+        return _IN_QUERY.sub(lambda found: f"{found[1]}={REDACTED}" if is_secret_name(found[1]) else found[0], text)
 
     resolved = OmegaConf.to_container(config, resolve=True)
     return _without_secrets(resolved, OmegaConf.to_container(config, resolve=False), clean)

@@ -45,7 +45,7 @@ class SearchAndAskTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:
-        """Answer ``parameters["query"]``; the third element holds it, "" if it is no text, and the ``Answer`` if any."""
+        """Answer ``parameters["query"]``; the third element holds it ("" if it is no text) and the ``Answer``."""
         query = parameters.get("query")
         query = query.strip() if isinstance(query, str) else ""
         if not query:
