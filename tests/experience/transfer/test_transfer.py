@@ -139,6 +139,20 @@ async def test_a_text_that_was_cut_when_it_came_is_not_added_again(open_bank: An
     assert (await target.add_snapshot(tmp_path / "others")).added == 1
 
 
+@pytest.mark.parametrize("limit", [30, 50, 100])
+async def test_nor_if_it_got_a_second_id(limit: int, open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    source = await open_bank("source", max_content_chars=100)
+    await apply(source, Add(title="lamp", content="word " * 18))
+    await source.save(tmp_path / "snapshot")
+    target = await open_bank("target", max_content_chars=50)
+    await apply(target, Add(title="lamp", content="other words"))  # under the same id
+    assert (await target.add_snapshot(tmp_path / "snapshot")).added == 1
+    await target.close()
+    target = await open_bank("target", max_content_chars=limit)
+    report = await target.add_snapshot(tmp_path / "snapshot")
+    assert (report.added, report.skipped) == (0, 1)
+
+
 async def test_a_full_bank_keeps_the_newest(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     source = await open_bank("source")
     await apply(source, *map(lesson, ("a", "b", "c")))

@@ -5,6 +5,7 @@ Owns the steps. The file format is in ``snapshot``; every write goes through ``l
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,11 +179,18 @@ def _missing(
     replaced = _replaced((*existing.values(), *imported))
     ids = {*existing, *(entry.id for entry in imported)}
     own_seconds = {*map(_second_id, existing.values())}
+    by_time: dict[float, list[Experience]] = defaultdict(list)
+    for entry in existing.values():
+        by_time[entry.created_at].append(entry)
     missing: dict[int, Experience] = {}
     left_out = 0
     for position, entry in enumerate(imported):
         second, there = _second_id(entry), existing.get(entry.id)
-        if second in ids or own_seconds & {entry.id, second} or (there and _same(there, entry, clean)):
+        # What got a second id got that of its text as it was cut then.
+        known = (other for other in by_time[entry.created_at] if other.id == _second_id(other, of=entry.id))
+        if second in ids or own_seconds & {entry.id, second}:
+            continue
+        if any(_same(other, entry, clean) for other in (there, *known) if other):
             continue
         if replaced & {entry.id, second}:
             left_out += 1
@@ -202,8 +210,8 @@ def _same(there: Experience, imported: Experience, clean: Callable[[str, str], t
     )
 
 
-def _second_id(entry: Experience) -> str:
-    return derive_id(entry.id, entry.title, entry.content)
+def _second_id(entry: Experience, of: str = "") -> str:
+    return derive_id(of or entry.id, entry.title, entry.content)
 
 
 def _imported(entry: Experience, title: str, content: str) -> Experience:
