@@ -251,6 +251,22 @@ async def test_an_entry_that_may_be_longer_than_a_prompt_is_not_listed(
     assert not [name for name in await setup.manager.metrics() if name.startswith("failures/merge")]
 
 
+@pytest.mark.parametrize("others", [("a", "b"), ()])
+async def test_the_longest_entries_of_a_chunk_that_does_not_fit_are_left_out(
+    others: tuple[str, ...], open_manager: Open, extractor: Extractor
+) -> None:
+    setup = await open_manager(bank={"max_title_chars": 60_000})
+    setup.start()
+    await setup.seed("lava " * 10_000, "sand " * 11_000, *others)  # of a prompt of 100,000
+    extractor.replies["merge"] = answered({"operation": "merge", "ids": [2, 3], "title": "t", "content": "c"})
+    await setup.manager.merge()
+    await merged(setup)
+    assert [("lava" in prompt, "sand" in prompt) for _, prompt in extractor.prompts] == [(True, False)] * bool(others)
+    left = {entry.title[:4] for entry in setup.bank.entries()}
+    assert left == ({"lava", "sand", "t"} if others else {"lava", "sand"})
+    assert ("failures/merge:PromptTooLong" in await setup.manager.metrics()) == (not others)
+
+
 async def test_a_merge_that_cannot_read_the_bank_is_counted_and_the_next_one_starts(
     open_manager: Open, extractor: Extractor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

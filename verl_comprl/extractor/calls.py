@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from verl_comprl.experience.schema import DistillationRequest, derive_id
 from verl_comprl.experience.updates.parsing import ParsedAnswer, parse_answer, parse_distillation, parse_merge
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
-from verl_comprl.extractor.prompt_encoder import Prompt, PromptEncoder, Tokenizer
+from verl_comprl.extractor.prompt_encoder import Prompt, PromptEncoder, PromptTooLong, Tokenizer
 from verl_comprl.extractor.prompts import Message, answer_messages, merge_messages
 
 
@@ -119,6 +119,9 @@ class ExtractorCalls:
             texts: The entries.
             step: Current actor step.
             listed: Their ids.
+
+        Raises:
+            PromptTooLong: If the prompt does not fit. What the back end raises is passed on.
         """
         prompt = self._encoder.encode(merge_messages(texts))
         # Derived as well: a run that is resumed draws its batches in the same order, which depends on the ids. Texts
@@ -135,7 +138,7 @@ class ExtractorCalls:
 
     async def _call(self, kind: CallKind, call_id: str, prompt: Prompt, step: int) -> tuple[str, GenerationRecord]:
         if len(prompt.ids) > self._max_prompt_tokens:
-            raise ValueError(f"{kind} prompt of {len(prompt.ids)} tokens exceeds {self._max_prompt_tokens}")
+            raise PromptTooLong(f"{kind} prompt of {len(prompt.ids)} tokens exceeds {self._max_prompt_tokens}")
         generation = await self._generate(prompt)
         if not all(map(math.isfinite, generation.log_probs)):  # one of them would make a whole update's gradient NaN
             raise ValueError("the extractor's server returned a log-prob that is not finite")

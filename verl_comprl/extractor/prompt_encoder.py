@@ -25,6 +25,10 @@ _FRAME = len(render_trajectory([Turn(observation="", response="")]))
 """Characters of a turn in a prompt that are not its texts."""
 
 
+class PromptTooLong(ValueError):
+    """A prompt is longer than the extractor reads."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A prompt as chat messages, and as the token ids that the encoder's tokenizer makes of them."""
@@ -66,10 +70,10 @@ class PromptEncoder:
         """Encode messages, without what a tokenizer would take for control tokens.
 
         Raises:
-            ValueError: They have more characters than any prompt that fits. One with more tokens is returned.
+            PromptTooLong: They have more characters than any prompt that fits. One with more tokens is returned.
         """
         if (characters := _characters(messages)) > self._max_characters:
-            raise ValueError(f"a prompt of {characters} characters exceeds {self._max_prompt_tokens} tokens")
+            raise PromptTooLong(f"a prompt of {characters} characters exceeds {self._max_prompt_tokens} tokens")
         # Here, after texts were cut and put together, either of which can form a token. The system message is ours.
         messages = [
             message

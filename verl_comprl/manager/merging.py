@@ -16,6 +16,7 @@ from verl_comprl.experience.updates.merge import split_into_runs
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import is_usual
 from verl_comprl.extractor.generation_record import GenerationRecord
+from verl_comprl.extractor.prompt_encoder import PromptTooLong
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.manager.availability import BankAvailability
 from verl_comprl.manager.distilling import Note
@@ -81,12 +82,19 @@ class MergePass:
         """Merge entries and return the ids of the newest that are left, to be carried into the next chunk.
 
         At most a chunk of them: an extractor that retains everything would otherwise get ever longer prompts. An answer
-        that cannot be parsed leaves its entries as they are, and carries none.
+        that cannot be parsed leaves its entries as they are, and carries none. While the prompt does not fit, the
+        longest entry is left out: the same ones meet in every pass, of which none would be merged.
         """
         weight = self.config.bank.asked_weight
         step, quote = self.step(), self.calls.quote
         texts = [render_entry(entry, step=step, asked_weight=weight, quote=quote) for entry in listed]
-        answer, record = await self.calls.merge(texts, step, listed=[entry.id for entry in listed])
+        try:
+            answer, record = await self.calls.merge(texts, step, listed=[entry.id for entry in listed])
+        except PromptTooLong:
+            if len(listed) == 2:
+                raise
+            longest = max(listed, key=lambda entry: len(entry.text.encode()))  # rare characters are several tokens
+            return await self._merge_chunk([entry for entry in listed if entry is not longest])
         return await self.availability.when_there(lambda: self._apply(listed, answer, record))
 
     async def _apply(self, listed: Sequence[Experience], answer: ParsedAnswer, record: GenerationRecord) -> list[str]:
