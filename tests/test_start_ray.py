@@ -27,7 +27,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory of its own, where Ray's token is, and where folders of sockets are made."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(temporary, "_LONGEST", 1000)
+    for longest in "_LONGEST", "LONGEST":
+        monkeypatch.setattr(temporary, longest, 1000)
     return tmp_path
 
 
@@ -61,7 +62,7 @@ def test_slots_are_those_of_a_ray_that_is_started_here(started: dict[str, Any]) 
 def test_a_ray_that_is_started_here_has_folders_for_what_is_left_behind(started: dict[str, Any], home: Path) -> None:
     training.start_ray(config())
     variables = started["runtime_env"]["env_vars"]
-    for variable, kind in (temporary.SOCKETS, "sockets"), (TEMPORARY, "environments"):
+    for variable, kind in (temporary.SOCKETS, "sockets"), (TEMPORARY, "env"):
         assert [variables[variable]] == [str(folder) for folder in home.glob(f"comprl-{kind}-*")]
 
 

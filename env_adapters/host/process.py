@@ -11,14 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Coroutine
+import weakref
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from reprlib import repr as shortened
 from typing import Any
 
-from env_adapters.host.temporary import temporary_place
+from env_adapters.host.temporary import make_temporary_folder
 from env_adapters.host.waiting import in_daemon_thread, settle, within
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
@@ -134,8 +134,8 @@ class ForkServer:
         """Prepare the object; no process is started yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._temporary: str | None = None
-        """Folder of its processes' temporary files, which those, being killed, leave behind."""
+        self._remove_temporary: Callable[[], object] = lambda: None
+        """Removes its processes' temporary files, which those, being killed, leave behind."""
         self._lock = asyncio.Lock()
         self._changing = threading.Lock()
         """Held while the process is started or ended: threads do so, and whoever closes the host."""
@@ -182,9 +182,7 @@ class ForkServer:
             process.kill()
             process.wait()
             control.close()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
+        self._remove_temporary()
 
     def _running(self) -> socket.socket:
         """Return the control socket of a process that runs."""
@@ -242,11 +240,14 @@ class ForkServer:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs, ExitStack() as undone:
             undone.callback(control.close)
-            self._temporary = tempfile.mkdtemp(prefix="environments-", dir=temporary_place())
+            temporary = {}
+            if folder := make_temporary_folder():
+                temporary["TMPDIR"] = folder
+                self._remove_temporary = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._process = start_process(
                 [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path, "TMPDIR": self._temporary},
+                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path} | temporary,
                 stdin=subprocess.DEVNULL,
                 # Where autogroup scheduling is on, Linux divides CPU time between sessions, and niceness only counts
                 # within one. In a session of their own all environments together get no more than the host's session.

@@ -7,11 +7,23 @@ TEMPORARY = "ENV_ADAPTERS_TMPDIR"
 """Environment variable with the folder, which whoever sets it removes: a host that is killed cannot. One that is not on
 this machine is passed over."""
 
+PREFIX = "comprl-env-"
+"""Of the names of such folders."""
+
+LONGEST = 107 - len("/pymp-12345678/listener-12345678") - len(f"/{PREFIX}12345678")
+"""Bytes of a folder in which one can be made: the names of sockets that Python makes there have at most 107."""
+
 
 def temporary_place() -> str | None:
     """Return the folder; None where there is none."""
     place = os.environ.get(TEMPORARY, "")
     return place if os.path.isdir(place) else None
+
+
+def make_temporary_folder() -> str | None:
+    """Make a folder in that folder, or in the system's; None where the names of sockets in it would get too long."""
+    place = temporary_place() or tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix=PREFIX, dir=place) if len(os.fsencode(place)) <= LONGEST else None
 
 
 def use_temporary_place() -> None:

@@ -306,8 +306,20 @@ def test_a_checkpoint_on_another_disk_is_one_of_the_run_that_links_to_it(tmp_pat
     linked = run / "global_step_10"
     moved = linked.rename(tmp_path / "ten")
     linked.symlink_to(moved)
+    (run / "config.yaml").write_text("{}")
     assert find_checkpoint(linked, None).folder == linked == find_checkpoint(run, None).folder
     moved.rename(tmp_path / "away")
     with pytest.raises(UnreadableCheckpoint, match=f"global_step_10 leads to {moved}, which is not there"):
         find_checkpoint(run, None)
     assert find_checkpoint(run, 9).step == 9
+    linked.rename(run / "global_step_8")
+    assert find_checkpoint(run, None).step == 9, "an earlier one does not matter"
+
+
+def test_a_link_to_a_checkpoint_of_a_run_is_that_runs(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "global_step_9"
+    checkpoint.mkdir(parents=True)
+    (checkpoint.parent / "config.yaml").write_text("{}")
+    (best := tmp_path / "best").mkdir()
+    (best / "global_step_9").symlink_to(checkpoint)
+    assert find_checkpoint(best / "global_step_9", None).folder == checkpoint

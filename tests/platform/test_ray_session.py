@@ -59,7 +59,8 @@ def test_a_folder_of_the_users_is_kept_and_names_do_not_get_too_long(
     for variable in temporary.SOCKETS, TEMPORARY:
         monkeypatch.setenv(variable, str(tmp_path))
     assert temporary.make_folders() == {}
-    monkeypatch.delenv(temporary.SOCKETS)
+    for variable in temporary.SOCKETS, TEMPORARY:
+        monkeypatch.delenv(variable)
     (long := tmp_path / (46 * "a")).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     assert temporary.make_folders() == {}

@@ -251,7 +251,7 @@ class Run:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 used.add(process.environ().get(OF_ENVIRONMENTS))
-        found = [folder for folder in TEMPORARY.glob("comprl-environments-*") if str(folder) not in used]
+        found = [folder for folder in TEMPORARY.glob("comprl-env-*") if str(folder) not in used]
         return [str(folder) for folder in found if folder.exists() and folder.stat().st_ctime >= self.started]
 
     def _shared_memory(self) -> set[str]:

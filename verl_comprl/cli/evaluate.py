@@ -52,10 +52,10 @@ def run(options: argparse.Namespace) -> int:
     """
     from verl_comprl import train
     from verl_comprl.cli.evaluation_result import check_bank, result  # loads the bank
-    from verl_comprl.trainer.checkpoint.folders import called
+    from verl_comprl.trainer.checkpoint.folders import called_by_its_run
     from verl_comprl.training import interrupt_on_signals
 
-    checkpoint = called(options.checkpoint)
+    checkpoint = called_by_its_run(options.checkpoint)
     if not checkpoint.is_dir():
         raise FileNotFoundError(f"checkpoint {options.checkpoint} does not exist; it is a folder RUN/global_step_<N>")
     if not checkpoint.name.startswith("global_step_"):

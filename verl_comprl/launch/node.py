@@ -15,7 +15,7 @@ from typing import IO
 
 import psutil
 
-from env_adapters.host.temporary import TEMPORARY
+from env_adapters.host.temporary import PREFIX, TEMPORARY
 from verl_comprl.launch.limits import leave_seconds, poll_until
 from verl_comprl.platform import child
 from verl_comprl.platform.child import Process
@@ -45,9 +45,10 @@ class Node:
         self._ray_output = self.folder / "ray_start.txt"
         self.environment = dict(environment) | {"RAY_TMPDIR": str(self.folder)}
         self.environment.pop("RAY_ADDRESS", None)  # of another cluster
-        self._temporary = {SOCKETS: self.folder / "sockets", TEMPORARY: self.folder / "environments"}
-        if os.path.isdir(place := environment.get("TMPDIR", "")):  # a scheduler's, with room for what they write
-            self._temporary[TEMPORARY] = Path(tempfile.mkdtemp(prefix="comprl-environments-", dir=place))
+        self._temporary = {SOCKETS: self.folder / "sockets", TEMPORARY: self.folder / "env"}
+        with suppress(OSError):  # a scheduler's folder, with room for what they write
+            if place := environment.get("TMPDIR"):
+                self._temporary[TEMPORARY] = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.abspath(place)))
         for variable, folder in self._temporary.items():
             folder.mkdir(exist_ok=True)
             self.environment.setdefault(variable, str(folder))

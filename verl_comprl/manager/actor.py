@@ -141,10 +141,9 @@ class _ManagerActor(BankInspection, ExperienceManager):
 
     async def restore(self, folder: str) -> None:
         """Replace the state with what ``save`` wrote."""
-        await super().restore(folder)
-        for id, reason in self._by_hand.items():
-            await self._bank.quarantine([id], reason)
+        await super().restore(folder, self._by_hand)
         if self._by_hand:
+            self._journal.quarantined(self._by_hand, self._bank.get, self._step)
             logger.warning("%d entries stay quarantined as they were between starts", len(self._by_hand))
             self._by_hand = {}
         relieve_garbage_collector()

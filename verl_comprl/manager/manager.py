@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -346,12 +346,12 @@ class ExperienceManager:
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
         return missing
 
-    async def restore(self, folder: str) -> None:
-        """Replace the state with what :meth:`save` wrote."""
+    async def restore(self, folder: str, quarantined: Mapping[str, str] | None = None) -> None:
+        """Replace the state with what :meth:`save` wrote; entries in ``quarantined`` get these reasons."""
         path = Path(folder)
         state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
         async with self._commit.write():
-            await self._bank.restore(path / "bank")
+            await self._bank.restore(path / "bank", quarantined)
             if self._config.extractor.train:  # see _keep
                 self._buffer.restore(path / "buffer")
             self._enter(state["step"])

@@ -7,13 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from env_adapters.host.temporary import TEMPORARY
+from env_adapters.host.temporary import LONGEST, PREFIX, TEMPORARY
 
 SOCKETS = "VLLM_RPC_BASE_PATH"
 """Environment variable with the folder of vLLM's sockets, each of which has a UUID for its name."""
 
-_LONGEST = 107 - 37
-"""Bytes of the folder's name: a Unix socket's name has at most 107."""
+_PREFIX = "comprl-sockets-"
+_LONGEST = 107 - 37 - len(f"/{_PREFIX}12345678")
+"""Bytes of a folder in which one can be made: a Unix socket's name has at most 107."""
 
 _folders: list[Path] = []
 
@@ -21,12 +22,14 @@ _folders: list[Path] = []
 def make_folders() -> dict[str, str]:
     """Make folders for vLLM's sockets and environments' temporary files; returns their variables, for Ray's workers.
 
-    There are none where the user has named one, nor for sockets whose names would get too long.
+    There are none where the user has named one, or the names of sockets in them would get too long.
     """
     found: dict[str, str] = {}
-    short = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST - len("/comprl-sockets-12345678")
-    for variable, prefix in [(SOCKETS, "comprl-sockets-")] * short + [(TEMPORARY, "comprl-environments-")]:
-        if not os.environ.get(variable):
+    length = len(os.fsencode(tempfile.gettempdir()))
+    # In the one of environments, each host makes one.
+    of_environments = LONGEST - len(f"/{PREFIX}12345678")
+    for variable, prefix, longest in (SOCKETS, _PREFIX, _LONGEST), (TEMPORARY, PREFIX, of_environments):
+        if length <= longest and not os.environ.get(variable):
             found[variable] = tempfile.mkdtemp(prefix=prefix)
             _folders.append(Path(found[variable]))
     return found

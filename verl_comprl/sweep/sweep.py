@@ -96,7 +96,7 @@ class Sweep:
         """
         self._results.parent.mkdir(parents=True, exist_ok=True)
         if self._results.is_file():  # a device, such as /dev/null, is not to be replaced
-            write_atomically(self._results, self._lines_of_others())
+            write_atomically(Path(os.path.realpath(self._results)), self._lines_of_others())
         self._display.note(f"{self._plan()}; results: {self._results}")
         records: list[Record] = []
         for number, run in enumerate(self._runs, start=1):
@@ -126,7 +126,8 @@ class Sweep:
                 record
                 for record in decode(lines)
                 if record.get("status") == "finished"
-                and (folder := Path(record.get("folder", ""))).resolve() not in own
+                and isinstance(record.get("folder"), str)
+                and (folder := Path(record["folder"])).resolve() not in own
                 and (folder / FINISHED).exists()
             ]
         return "".join(f"{json.dumps(record)}\n" for record in others).encode()

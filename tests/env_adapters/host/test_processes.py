@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from hosted import BOTH, PROCESS, gone, hurried, play
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost
-from env_adapters.host.temporary import TEMPORARY
+from env_adapters.host.temporary import LONGEST, TEMPORARY
 
 MakeHost = Callable[..., EnvironmentHost]
 Family = Callable[[str, str], str]
@@ -39,6 +41,13 @@ class Environment(Misbehaving):
     def reset(self, *arguments, **settings):
         self.folder = tempfile.TemporaryDirectory(prefix="of-an-environment-")
         return self.folder.name, super().reset(*arguments, **settings)[1]
+"""
+LISTENING = """
+from multiprocessing.connection import Listener
+class Environment(Misbehaving):
+    def reset(self, *arguments, **settings):
+        with Listener(family="AF_UNIX") as listener:
+            return listener.address, super().reset(*arguments, **settings)[1]
 """
 LAZY = """
 def __getattr__(name):
@@ -145,12 +154,27 @@ async def test_temporary_files_end_with_the_host(
     (otherwise := tmp_path / "otherwise").mkdir()
     monkeypatch.setenv(TEMPORARY, str(tmp_path / place))
     monkeypatch.setattr("tempfile.tempdir", str(otherwise))
+    monkeypatch.setattr("env_adapters.host.temporary.LONGEST", 1000)
     host = make_host()
     async with host.session(family("writing", HEAD + WRITING), {}) as session:
         folder = Path((await session.reset(1))[0])
     assert folder.is_dir() and (there if place == "there" else otherwise) in folder.parents
     await host.close()
     assert not [*there.iterdir(), *otherwise.iterdir()]
+
+
+async def test_a_long_name_of_the_temporary_folder_leaves_room_for_names_of_sockets(
+    make_host: MakeHost, family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``multiprocessing.Manager`` and others make them in ``TMPDIR``."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))
+    for length in LONGEST, 75:
+        (longest := place / ((length - len(str(place)) - 1) * "a")).mkdir()
+        monkeypatch.setenv("TMPDIR", str(longest))
+        monkeypatch.setattr("tempfile.tempdir", None)
+        async with make_host().session(family("writing", HEAD + LISTENING), {}) as session:
+            assert Path((await session.reset(1))[0]).is_relative_to(longest)
+    shutil.rmtree(place)
 
 
 async def test_a_fork_of_an_environment_answers_nothing(make_host: MakeHost) -> None:

@@ -61,6 +61,19 @@ async def test_round_trip_into_another_bank(open_bank: Any, apply: Any, tmp_path
     assert (await open_bank("target")).entries() == source.entries()
 
 
+async def test_a_restore_may_quarantine(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    bank = await open_bank()
+    a, b, _ = [(await apply(bank, Add(title=title, content="x"), call_id=title)).new_ids[0] for title in "abc"]
+    await bank.quarantine([a], "before")
+    await bank.save(tmp_path / "snapshot")
+    await bank.clear()
+    await bank.restore(tmp_path / "snapshot", {b: "by hand", "unknown": "x"})
+    for _ in range(2):
+        assert {entry.title: entry.quarantined for entry in bank.entries()} == {"a": "before", "b": "by hand", "c": ""}
+        await bank.close()
+        bank = await open_bank()
+
+
 async def test_an_empty_bank_and_saving_twice(bank: Any, apply: Any, tmp_path: Path) -> None:
     await bank.save(tmp_path / "snapshot")
     await fill(bank, apply, 2)

@@ -121,6 +121,18 @@ async def test_a_text_that_the_banks_own_limits_cut_is_the_one_it_has(
     assert (await bank.add_snapshot(tmp_path / "snapshot")).skipped == 1
 
 
+async def test_a_text_that_another_bank_has_cut_comes_not_back_from_it(
+    open_bank: Any, apply: Any, tmp_path: Path
+) -> None:
+    await apply(bank := await open_bank("source"), Add(title="long", content="x" * 100))
+    await bank.save(tmp_path / "snapshot")
+    cut = await open_bank("cut", max_content_chars=50)
+    assert (await cut.add_snapshot(tmp_path / "snapshot")).added == 1
+    await cut.save(tmp_path / "cut_snapshot")
+    report = await bank.add_snapshot(tmp_path / "cut_snapshot")
+    assert (report.added, report.skipped) == (0, 1)
+
+
 async def test_a_text_that_was_cut_when_it_came_is_not_added_again(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     """As by a run that begins with a snapshot, into whose bank somebody imports it later."""
     source = await open_bank("source", max_content_chars=100, max_title_chars=60)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from verl_comprl.experience import Add, Experience, TaskUsage, Update, derive_id
+from verl_comprl.experience.updates.planning import INHERITED
 from verl_comprl.experience.updates.quality import Comparison, bad_records, compare_with_free, is_bad_record
 
 
@@ -31,7 +32,10 @@ def test_a_record_is_bad_below_the_free_half_by_more_than_the_margin() -> None:
     reasons = bad_records(entries, min_uses=10, margin=0.2)
     assert reasons == {"bad": "2 of 10 successes, free half 0.50"}
     assert bad_records(entries, min_uses=0, margin=0.2) == {}
-    assert is_bad_record(reasons["bad"]) and not is_bad_record("misleads: 2 of 10 successes, free half 0.50")
+    assert is_bad_record(reasons["bad"]) and is_bad_record(INHERITED + reasons["bad"])
+    assert not is_bad_record(f"{INHERITED}misleads") and not is_bad_record(
+        "misleads: 2 of 10 successes, free half 0.50"
+    )
     many = used("many", compared(300, 0, 0.5, uses=300))
     assert bad_records([many], min_uses=300, margin=0.2) == {"many": "0 of 300 successes, free half 0.50"}
 

@@ -10,7 +10,7 @@ from typing import Any
 from verl_comprl.config.reading import read_settings
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.record import RunRecord
-from verl_comprl.trainer.checkpoint.folders import called, is_given_up
+from verl_comprl.trainer.checkpoint.folders import called_by_its_run, is_given_up
 from verl_comprl.trainer.checkpoint.manifest import flaw
 from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
 
@@ -101,21 +101,23 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} does not exist; give the folder of a run, or RUN/global_step_<N>")
-    folder = called(folder)
+    folder = called_by_its_run(folder)
     if _NAME.fullmatch(folder.name):
         if step not in (None, Checkpoint(folder).step):
             raise ValueError(f"--step {step}, but {folder} is another checkpoint")
         return Checkpoint(folder)
     found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     found = {item.step: item for item in sorted(found, key=lambda item: item.step)}
-    if step is None and (away := [item.folder for item in found.values() if not item.folder.exists()]):
-        raise UnreadableCheckpoint(f"{away[-1]} leads to {away[-1].readlink()}, which is not there; or give --step")
+    away = max((number for number, item in found.items() if not item.folder.exists()), default=0)
     found = {number: item for number, item in found.items() if item.folder.is_dir()}
     # Of older ones only the banks may have been kept (trainer.max_actor_ckpt_to_keep).
     complete = (
         step for step, item in reversed(found.items()) if not is_given_up(item.folder) and not flaw(item.folder)
     )
     wanted = step if step is not None else next(complete, None)
+    if step is None and away > (wanted or 0):  # a disk may not be mounted at present
+        link = folder / f"global_step_{away}"
+        raise UnreadableCheckpoint(f"{link} leads to {link.readlink()}, which is not there; mount it, or give --step")
     if wanted is None or wanted not in found:
         which = "with models" if step is None else f"of step {step}"
         known = f" {which}; it has {', '.join(f'global_step_{number}' for number in found)}" if found else ""

@@ -52,14 +52,18 @@ async def save_snapshot(ledger: Ledger, folder: Path) -> None:
     await asyncio.to_thread(write_snapshot, folder, entries, vectors, embedding)
 
 
-async def restore_snapshot(ledger: Ledger, folder: Path) -> None:
-    """Replace the content by a snapshot."""
+async def restore_snapshot(ledger: Ledger, folder: Path, quarantined: Mapping[str, str]) -> None:
+    """Replace the content by a snapshot, see ``ExperienceBank.restore``."""
     embedding = ledger.store.embedding
     snapshot = await asyncio.to_thread(_read, folder, embedding)
+    entries = [
+        entry.model_copy(update={"quarantined": quarantined.get(entry.id, entry.quarantined)})
+        for entry in snapshot.entries
+    ]
 
     async def write() -> None:
         _check_same(ledger, embedding)
-        await ledger.replace_all(snapshot.entries, snapshot.vectors)
+        await ledger.replace_all(entries, snapshot.vectors)
 
     await ledger.write(write)
 
@@ -205,9 +209,13 @@ def _same(there: Experience, imported: Experience, clean: Callable[[str, str], t
     # beginning. Written at the same time, it is not the text that another bank's model has written for that episode.
     return clean(there.title, there.content) == (imported.title, imported.content) or (
         there.created_at == imported.created_at
-        and imported.title.startswith(there.title)
-        and imported.content.startswith(there.content)
+        and _one_begins_with_the_other(imported.title, there.title)
+        and _one_begins_with_the_other(imported.content, there.content)
     )
+
+
+def _one_begins_with_the_other(text: str, other: str) -> bool:
+    return text.startswith(other) or other.startswith(text)
 
 
 def _second_id(entry: Experience, of: str = "") -> str:

@@ -77,8 +77,9 @@ class Changes:
     report: ApplyReport
 
 
-_INHERITED = "replaces a quarantined entry: "
-_TWICE = _INHERITED * 2
+INHERITED = "replaces a quarantined entry: "
+"""Beginning of the reason of what replaces a quarantined entry, before that entry's."""
+_TWICE = INHERITED * 2
 _NAMES = ("tasks", "environments")
 _COUNTED_AS: Mapping[type[Operation], str] = {
     Add: "added",
@@ -220,7 +221,7 @@ def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], field
     # Or the text of an entry that was found harmful would come back in other words.
     reason = next((parent.quarantined for parent in parents if parent.quarantined), "")
     return Experience(
-        quarantined=reason and f"{_INHERITED}{reason}".replace(_TWICE, _INHERITED),
+        quarantined=reason and f"{INHERITED}{reason}".replace(_TWICE, INHERITED),
         title=operation.title,
         content=operation.content,
         parents=tuple(parent.id for parent in parents),

@@ -11,6 +11,7 @@ import numpy as np
 
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.store.base import ExperienceStore, SearchRequest
+from verl_comprl.experience.updates.planning import INHERITED
 
 _REASON = re.compile(r"\S+ of \S+ successes, free half \d\.\d\d")
 
@@ -64,7 +65,7 @@ def compare_with_free(entry: Experience) -> Comparison:
 
 def is_bad_record(reason: str) -> bool:
     """Return whether an entry was quarantined by its record, and not by somebody who gave the reason."""
-    return _REASON.fullmatch(reason) is not None
+    return _REASON.fullmatch(reason.removeprefix(INHERITED)) is not None
 
 
 def bad_records(entries: Iterable[Experience], *, min_uses: int, margin: float) -> dict[str, str]:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.files import GONE, dated, sync_folder, write_atomically
+from verl_comprl.record.settings_file import SETTINGS
 from verl_comprl.trainer.checkpoint.manifest import (
     EXPERIENCE,
     MANIFEST,
@@ -267,8 +268,14 @@ class CheckpointFolders:
 
 def called(path: Path) -> Path:
     """Return the absolute path of a checkpoint under the name that says its step, which may be that of a link."""
-    path = Path(os.path.abspath(path))
-    return path if CHECKPOINT.fullmatch(path.name) else Path(os.path.realpath(path))
+    real = Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent)) / path.name if CHECKPOINT.fullmatch(path.name) else real
+
+
+def called_by_its_run(path: Path) -> Path:
+    """Return the absolute path of a checkpoint in its run's folder, which may have a link, or may be linked to."""
+    named = called(path)
+    return named if (named.parent / SETTINGS).exists() else Path(os.path.realpath(path))
 
 
 def step_of(folder: Path) -> int:
