@@ -53,7 +53,16 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(settings: type[S
             settings.model_validate({"url": url})
         (line,) = mistakes(refused.value, settings, "group")
         assert "group.url='http" in line and "must not hold a user or a password" in line and "canary" not in line
-    for url in ("https://host/v1?api_key=canary-0123", "https://host?canary-'\"?"):
+    for url in (
+        "host?key=canary-0123",
+        "me:canary-0123@host:6333",
+        "http:/h#canary",
+        "canary@host",
+    ):
+        with pytest.raises(ValidationError) as refused:
+            settings.model_validate({"url": url})
+        assert "must start with" in (line := mistakes(refused.value, settings, "group")[0]) and "canary" not in line
+    for url in ("https://host/v1?api_key=canary-0123", "https://host?canary-'\"?", "https://host/#canary"):
         with pytest.raises(ValidationError) as refused:
             settings.model_validate({"url": url})
         (line,) = mistakes(refused.value, settings, "group")

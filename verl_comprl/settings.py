@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 from verl_comprl.nearest import did_you_mean
 
 _LOGIN = re.compile(r"(?<=//)[^/?#]*@")
-_QUERY = re.compile(r"(//[^?]*\?).*(?=['\"])")
-"""Of an address between quotes."""
+_IN_ADDRESS = re.compile(r"[^/'\"]+@|(?<=[?#]).*(?=['\"])")
+"""Of what should be an address, between quotes: a user, and all from the query on."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 FilePath = Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
@@ -28,15 +28,15 @@ def checked_url(url: str) -> str:
     """Return the address of a service, "" included.
 
     Raises:
-        ValueError: If it is none, or holds a user or a query, which may be a key: a run's config is written into its
-            folder.
+        ValueError: If it is none, or holds a user, a query or a fragment, which may be a key: a run's config is written
+            into its folder.
     """
     if url and not url.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
     if _LOGIN.search(url):
         raise ValueError("must not hold a user or a password; keys are read from environment variables")
-    if "?" in url:  # nor would a client send it: paths are put behind it
-        raise ValueError("must not hold a query ('?'); keys are read from environment variables")
+    if {"?", "#"} & set(url):  # nor would a client send it: paths are put behind it
+        raise ValueError("must not hold a query ('?') or a fragment ('#'); keys are read from environment variables")
     return url
 
 
@@ -130,7 +130,8 @@ def _mistake(details: Any, root: type[Settings], name: str) -> str:
         return unknown(full, group)
     if kind == "value_error":
         reason = details["msg"].removeprefix("Value error, ")
-        given = _QUERY.sub(r"\1***", _LOGIN.sub("***@", repr(details["input"])))
+        pattern = _IN_ADDRESS if path[-1:] == ("url",) else _LOGIN
+        given = pattern.sub(lambda found: "***@" if found[0].endswith("@") else "***", repr(details["input"]))
         return f"{full}={given} {reason}" if group_at(root, path) is None else f"{full}: {reason}"
     if group is None or group_at(root, path) is not None:
         words = "a group of settings"

@@ -10,8 +10,11 @@ this machine is passed over."""
 PREFIX = "comprl-env-"
 """Of the names of such folders."""
 
-LONGEST = 107 - len("/pymp-12345678/listener-12345678") - len(f"/{PREFIX}12345678")
-"""Bytes of a folder in which one can be made: the names of sockets that Python makes there have at most 107."""
+_LONGEST = 107 - len("/pymp-12345678/listener-12345678")
+"""Bytes of a folder for temporary files: the names of sockets that Python makes there have at most 107."""
+
+LONGEST = _LONGEST - len(f"/{PREFIX}12345678")
+"""Bytes of a folder in which one can be made."""
 
 
 def temporary_place() -> str | None:
@@ -28,5 +31,5 @@ def make_temporary_folder() -> str | None:
 
 def use_temporary_place() -> None:
     """Let this process make its temporary files there: environments in threads make theirs in the process."""
-    if place := temporary_place():
+    if (place := temporary_place()) and len(os.fsencode(place)) <= _LONGEST:
         tempfile.tempdir = place

@@ -62,6 +62,10 @@ def test_where_the_paper_gives_no_number_the_default_is_ours(composed: DictConfi
     assert OmegaConf.select(composed, key) == value
 
 
+def test_nothing_listens_that_nobody_asked_for(composed: DictConfig) -> None:
+    assert composed.ray_kwargs.ray_init.include_dashboard is False
+
+
 def test_every_interpolation_resolves_and_the_bank_takes_its_part(composed: DictConfig) -> None:
     OmegaConf.to_container(composed.extractor, resolve=True)
     bank = OmegaConf.to_container(composed.comprl.bank, resolve=True)

@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,21 @@ def test_the_audit_lists_licences_materials_and_vulnerabilities_with_pinned_tool
     assert f"$tools/{tool} " in (ROOT / "requirements/audit.sh").read_text()
     package = "cyclonedx-bom" if tool == "cyclonedx-py" else tool
     assert f"\n{package}==" in (ROOT / "requirements/audit.txt").read_text()
+
+
+@pytest.mark.parametrize(("skipped", "found"), [(0, 0), (0, 1), (2, 0)])
+def test_the_audit_counts_what_was_looked_up_and_goes_on(tmp_path: Path, skipped: int, found: int) -> None:
+    """Its function that asks, with a pip-audit that has its answer already."""
+    answer = json.dumps({"dependencies": [{"name": "a", "skip_reason": "b"}] * skipped + [{"name": "c", "vulns": []}]})
+    stub = f"#!/bin/sh\nwhile [ $# -gt 1 ]; do shift; done\necho '{answer}' >$1\nexit {found}\n"
+    (tmp_path / "pip-audit").write_text(stub)
+    (tmp_path / "pip-audit").chmod(0o755)
+    (tmp_path / "packages.txt").write_text("a==1\nb==1\nc==1\n")
+    look_up = re.search(r"^look_up\(\) \{.*?^}", (ROOT / "requirements/audit.sh").read_text(), re.DOTALL | re.MULTILINE)
+    assert look_up
+    script = f"set -euo pipefail\ntools={tmp_path} status=0\n{look_up[0]}\nlook_up {tmp_path}\necho status $status"
+    told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert f"(pip-audit's status: {found}); {skipped} of 3 packages" in told and told.endswith(f"status {found}\n")
 
 
 def test_the_audit_runs_once_a_week() -> None:

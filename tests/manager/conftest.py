@@ -8,13 +8,17 @@ import pytest
 import pytest_asyncio
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
 from managed import Extractor, Open, Setup
+from opened import OpenManager  # pyright: ignore[reportMissingImports]
 
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
+from verl_comprl.extractor.credit import ONE_STEP, Settling
+from verl_comprl.manager import actor
 from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.manager import ExperienceManager
+from verl_comprl.manager.opening import Opening
 
 
 @pytest.fixture
@@ -66,3 +70,32 @@ async def running(open_manager: Open) -> Setup:
     setup = await open_manager()
     setup.start()
     return setup
+
+
+@pytest_asyncio.fixture
+async def start_manager(
+    tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[OpenManager]:
+    """Return a function that closes the manager before, as the end of its run does, and opens another one."""
+    monkeypatch.setattr(actor, "_actor_name", lambda run: run)
+    monkeypatch.setattr(actor, "write_address", lambda *_: None)  # it is of a Ray actor
+    monkeypatch.setattr(actor, "relieve_garbage_collector", lambda: None)
+    managers: list[Any] = []
+
+    async def open_(opening: Opening, folder: str = "bank", *, settling: Settling = ONE_STEP, **settings: Any) -> Any:
+        if managers:
+            await managers.pop().close()
+        manager = actor._ManagerActor()
+        manager._embedder, manager._tokenizer = embedder, None
+        config = ComprlConfig(
+            bank=BankConfig(path=str(tmp_path / folder)),
+            queue=QueueConfig(folder=str(tmp_path / "queue")),
+            **settings,
+        )
+        await manager.open(config, opening, run=str(tmp_path), seed=0, settling=settling)
+        managers.append(manager)
+        return manager
+
+    yield open_
+    for manager in managers:
+        await manager.close()

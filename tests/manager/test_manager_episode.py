@@ -385,9 +385,9 @@ async def test_an_entry_that_may_be_longer_than_a_prompt_keeps_no_other_from_the
     open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
     earlier = await open_manager(bank={"max_title_chars": 50_000})
-    _, near = await earlier.seed("find the key success " * 2_000, "find a key")
+    *_, near = await earlier.seed(*("find the key success " * number for number in (2_000, 2_001, 2_002)), "find a key")
     await earlier.manager.close()
-    setup = await open_manager(extractor_settings={"list_nearest": 2})
+    setup = await open_manager(extractor_settings={"list_nearest": 1})
     setup.start()
     extractor.replies["distill"] = answered({"operation": "update", "ids": [1], "title": "t", "content": "c"})
     await setup.manager.report(EpisodeReport(make_request("a", success=True, goal="find the key"), guided=False))

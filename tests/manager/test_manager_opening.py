@@ -1,17 +1,16 @@
 """Opening of a bank by the manager: content that stays, goes or is replaced. A Ray actor's class, without Ray."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from omegaconf import OmegaConf
+from opened import KEPT, NOT_KEPT, OpenManager, titles, write  # pyright: ignore[reportMissingImports]
 
 from verl_comprl.config.generate import YAML_FILE
 from verl_comprl.config.tree import ComprlConfig, RecordConfig
-from verl_comprl.experience import Add, BankConfig, SnapshotError, StoreUnavailable
+from verl_comprl.experience import BankConfig, SnapshotError, StoreUnavailable
 from verl_comprl.experience.store import folder as bank_folder
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
@@ -25,44 +24,9 @@ from verl_comprl.manager.opening import Opening
 from verl_comprl.manager.reported import REPORTED
 from verl_comprl.record import RunRecord
 
-CALL = {"listed": (), "task": "fetch", "environment": "room", "step": 0, "weight_version": 0}
-KEPT, NOT_KEPT = Opening(keep_content=True), Opening(keep_content=False)
-OpenManager = Callable[..., Awaitable[Any]]
 
-
-@pytest_asyncio.fixture
-async def open_manager(tmp_path: Path, embedder: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenManager]:
-    """Return a function that closes the manager before, as the end of its run does, and opens another one."""
-    monkeypatch.setattr(actor, "_actor_name", lambda run: run)
-    monkeypatch.setattr(actor, "write_address", lambda *_: None)  # it is of a Ray actor
-    monkeypatch.setattr(actor, "relieve_garbage_collector", lambda: None)
-    managers: list[Any] = []
-
-    async def open_(opening: Opening, folder: str = "bank", *, settling: Settling = ONE_STEP, **settings: Any) -> Any:
-        if managers:
-            await managers.pop().close()
-        manager = actor._ManagerActor()
-        manager._embedder, manager._tokenizer = embedder, None
-        config = ComprlConfig(
-            bank=BankConfig(path=str(tmp_path / folder)),
-            queue=QueueConfig(folder=str(tmp_path / "queue")),
-            **settings,
-        )
-        await manager.open(config, opening, run=str(tmp_path), seed=0, settling=settling)
-        managers.append(manager)
-        return manager
-
-    yield open_
-    for manager in managers:
-        await manager.close()
-
-
-async def write(manager: Any, title: str) -> None:
-    await manager._bank.apply([Add(title=title, content="take the key")], call_id=title, **CALL)
-
-
-async def make_snapshot(open_manager: OpenManager, folder: Path, title: str) -> str:
-    manager = await open_manager(NOT_KEPT, "another")
+async def make_snapshot(start_manager: OpenManager, folder: Path, title: str) -> str:
+    manager = await start_manager(NOT_KEPT, "another")
     await write(manager, title)
     await manager._bank.save(folder)
     return str(folder)
@@ -70,10 +34,10 @@ async def make_snapshot(open_manager: OpenManager, folder: Path, title: str) -> 
 
 @pytest.mark.parametrize("kept", [[], ["kept"]])
 async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
-    open_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str]
+    start_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str]
 ) -> None:
     """As after a kill, when the manager's process has opened its bank and could not go on."""
-    manager = await open_manager(KEPT)
+    manager = await start_manager(KEPT)
     for title in kept:
         await write(manager, title)
     config = ComprlConfig(
@@ -93,41 +57,40 @@ async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
 
 
 async def test_a_bank_on_a_full_disk_is_away_for_a_manager_that_begins_again(
-    open_manager: OpenManager, monkeypatch: pytest.MonkeyPatch
+    start_manager: OpenManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error for which the guard waits, and counts no failure: ``trainer/test_manager_guard.py``."""
-    await write(await open_manager(KEPT), "kept")
+    await write(await start_manager(KEPT), "kept")
     with monkeypatch.context() as patch:
         patch.setattr(bank_folder, "ROOM_TO_OPEN", 2**60)
         with pytest.raises(StoreUnavailable, match=f"the disk is full: .* {2**40} are needed"):
-            await open_manager(Opening(True, killed_in=1))
-    assert titles(await open_manager(Opening(True, killed_in=1))) == ["kept"]
+            await start_manager(Opening(True, killed_in=1))
+    assert titles(await start_manager(Opening(True, killed_in=1))) == ["kept"]
 
 
 async def test_a_bank_whose_store_was_emptied_before_a_kill_is_that_of_the_checkpoint(
-    open_manager: OpenManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_manager: OpenManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager, killed = await open_manager(KEPT), Opening(True, killed_in=1, checkpoint=tmp_path / "global_step_1/comprl")
+    manager, killed = (
+        await start_manager(KEPT),
+        Opening(True, killed_in=1, checkpoint=tmp_path / "global_step_1/comprl"),
+    )
     await write(manager, "saved")
     await manager.save(str(killed.checkpoint))
     await write(manager, "later")
-    manager = await open_manager(killed)
+    manager = await start_manager(killed)
     assert titles(manager) == ["saved", "later"]
     await manager._bank.delete([entry.id for entry in manager._bank.entries()])
-    assert titles(await open_manager(killed)) == ["saved"]
+    assert titles(await start_manager(killed)) == ["saved"]
     assert "it is that of the checkpoint in" in caplog.text and "global_step_1, with 1 entries" in caplog.text
 
 
-def titles(manager: Any) -> list[str]:
-    return [entry.title for entry in manager._bank.entries()]
-
-
 async def test_a_new_run_begins_with_an_empty_bank_and_what_was_there_is_saved_aside(
-    open_manager: OpenManager, tmp_path: Path
+    start_manager: OpenManager, tmp_path: Path
 ) -> None:
-    await write(await open_manager(NOT_KEPT), "of an earlier run")
+    await write(await start_manager(NOT_KEPT), "of an earlier run")
     assert not list(tmp_path.glob("bank-*")), "nothing was there"
-    manager = await open_manager(NOT_KEPT)
+    manager = await start_manager(NOT_KEPT)
     assert titles(manager) == []
     await write(manager, "of an earlier run")  # calls of the same name, as with full_determinism
     assert titles(manager) == ["of an earlier run"]
@@ -136,13 +99,13 @@ async def test_a_new_run_begins_with_an_empty_bank_and_what_was_there_is_saved_a
 
 
 async def test_a_run_that_continues_another_ones_checkpoint_saves_aside_what_was_there(
-    open_manager: OpenManager, tmp_path: Path
+    start_manager: OpenManager, tmp_path: Path
 ) -> None:
-    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
+    given = {"initial_bank": await make_snapshot(start_manager, tmp_path / "snapshot", "known before")}
     checkpoint = tmp_path / "other" / "comprl"
-    await (await open_manager(KEPT, "another")).save(str(checkpoint))
-    await write(await open_manager(NOT_KEPT), "of an earlier run")
-    manager = await open_manager(Opening(keep_content=False, checkpoint=checkpoint), **given)
+    await (await start_manager(KEPT, "another")).save(str(checkpoint))
+    await write(await start_manager(NOT_KEPT), "of an earlier run")
+    manager = await start_manager(Opening(keep_content=False, checkpoint=checkpoint), **given)
     assert titles(manager) == [] and not manager._begins_with_entries, "the checkpoint has all that it begins with"
     await manager.restore(str(checkpoint))
     assert titles(manager) == ["known before"]
@@ -151,26 +114,26 @@ async def test_a_run_that_continues_another_ones_checkpoint_saves_aside_what_was
 
 
 async def test_a_checkpoint_whose_bank_cannot_be_restored_is_refused_before_anything_is_put_aside(
-    open_manager: OpenManager, tmp_path: Path, embedder: Any
+    start_manager: OpenManager, tmp_path: Path, embedder: Any
 ) -> None:
     checkpoint = tmp_path / "other" / "comprl"
-    await (await open_manager(KEPT, "another")).save(str(checkpoint))
+    await (await start_manager(KEPT, "another")).save(str(checkpoint))
     embedder.identity = {**embedder.identity, "model": "newer"}
-    await write(await open_manager(NOT_KEPT), "of an earlier run")
+    await write(await start_manager(NOT_KEPT), "of an earlier run")
     with pytest.raises(SnapshotError, match="another embedder: model was 'fake', is 'newer'"):
-        await open_manager(Opening(keep_content=False, checkpoint=checkpoint))
-    assert titles(await open_manager(KEPT)) == ["of an earlier run"]
+        await start_manager(Opening(keep_content=False, checkpoint=checkpoint))
+    assert titles(await start_manager(KEPT)) == ["of an earlier run"]
     assert not list(tmp_path.glob("bank-*"))
 
 
 async def test_a_run_that_continues_with_a_bank_of_others_saves_that_aside(
-    open_manager: OpenManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_manager: OpenManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await write(await open_manager(NOT_KEPT, "curated"), "by hand")
-    manager, checkpoint = await open_manager(NOT_KEPT), tmp_path / "global_step_1" / "comprl"
+    await write(await start_manager(NOT_KEPT, "curated"), "by hand")
+    manager, checkpoint = await start_manager(NOT_KEPT), tmp_path / "global_step_1" / "comprl"
     await write(manager, "mine")
     await manager.save(str(checkpoint))
-    manager = await open_manager(Opening(keep_content=True, checkpoint=checkpoint), "curated")
+    manager = await start_manager(Opening(keep_content=True, checkpoint=checkpoint), "curated")
     await manager.restore(str(checkpoint))
     assert titles(manager) == ["mine"]
     (aside,) = tmp_path.glob("curated-*")
@@ -178,56 +141,43 @@ async def test_a_run_that_continues_with_a_bank_of_others_saves_that_aside(
     assert f"1 entries of the bank are not of this run; it is saved as {aside}" in caplog.text
 
 
-async def test_a_run_that_continues_after_a_kill_saves_nothing_aside(open_manager: OpenManager, tmp_path: Path) -> None:
+async def test_a_run_that_continues_after_a_kill_saves_nothing_aside(
+    start_manager: OpenManager, tmp_path: Path
+) -> None:
     """What it has written since the checkpoint is known by its events."""
-    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
-    manager, checkpoint = await open_manager(NOT_KEPT, **given), tmp_path / "global_step_1" / "comprl"
+    given = {"initial_bank": await make_snapshot(start_manager, tmp_path / "snapshot", "known before")}
+    manager, checkpoint = await start_manager(NOT_KEPT, **given), tmp_path / "global_step_1" / "comprl"
     await manager.save(str(checkpoint))
     await write(manager, "since")
     manager._journal.merged(manager._bank.entries()[1:])
-    await open_manager(Opening(keep_content=True, checkpoint=checkpoint))
+    await start_manager(Opening(keep_content=True, checkpoint=checkpoint))
     assert not list(tmp_path.glob("bank-*"))
 
 
-async def test_quarantines_between_starts_last(open_manager: OpenManager, tmp_path: Path, caplog: Any) -> None:
-    manager, checkpoint = await open_manager(NOT_KEPT), tmp_path / "global_step_1" / "comprl"
-    for title in "harmful", "bad", "good":
-        await write(manager, title)
-    await manager.save(str(checkpoint))
-    await write(manager, "imported")
-    harmful, bad, _, late = [entry.id for entry in manager._bank.entries()]
-    await manager._bank.quarantine([bad], "0 of 8 successes, free half 0.50")  # by the run, which goes back
-    await manager._bank.quarantine([harmful, late], "misleads")
-    for _ in range(2):
-        await (manager := await open_manager(Opening(True, checkpoint=checkpoint))).restore(str(checkpoint))
-        assert [entry.quarantined for entry in manager._bank.entries()] == ["misleads", "", ""]
-    assert f"quarantine it again: ['{late}']" in caplog.text and (tmp_path / "experience.jsonl").exists()
-
-
-async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:
-    await write(await open_manager(NOT_KEPT), "mine")
-    assert titles(await open_manager(KEPT)) == ["mine"]
+async def test_a_run_that_continues_keeps_its_bank(start_manager: OpenManager, tmp_path: Path) -> None:
+    await write(await start_manager(NOT_KEPT), "mine")
+    assert titles(await start_manager(KEPT)) == ["mine"]
     assert not list(tmp_path.glob("bank-*"))
 
 
 async def test_a_snapshot_is_where_a_new_run_begins_and_no_part_of_one_that_continues(
-    open_manager: OpenManager, tmp_path: Path
+    start_manager: OpenManager, tmp_path: Path
 ) -> None:
-    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
-    manager = await open_manager(NOT_KEPT, **given)
+    given = {"initial_bank": await make_snapshot(start_manager, tmp_path / "snapshot", "known before")}
+    manager = await start_manager(NOT_KEPT, **given)
     assert titles(manager) == ["known before"]
     await manager._bank.delete([entry.id for entry in manager._bank.entries()])
     await write(manager, "learned since")
-    assert titles(await open_manager(KEPT, **given)) == ["learned since"]
+    assert titles(await start_manager(KEPT, **given)) == ["learned since"]
 
 
 async def test_what_a_new_run_begins_with_is_in_its_events(
-    open_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any
+    start_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any
 ) -> None:
     """Once, and not before the extractor is connected: until then the run's files may be put aside."""
     monkeypatch.setattr(actor, "load_tokenizer", lambda model: tokenizer)
-    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
-    manager = await open_manager(NOT_KEPT, **given)
+    given = {"initial_bank": await make_snapshot(start_manager, tmp_path / "snapshot", "known before")}
+    manager = await start_manager(NOT_KEPT, **given)
     (entry,) = manager._bank.entries()
     assert [*RunRecord(tmp_path).events()] == []
     for _ in range(2):
@@ -235,15 +185,15 @@ async def test_what_a_new_run_begins_with_is_in_its_events(
     event = {"event": "given", "step": 0, "entry": entry.id, "title": "known before", "content": "take the key"}
     (found,) = RunRecord(tmp_path).events()
     assert found.items() >= (event | {"tasks": ["fetch"]}).items()
-    await (await open_manager(KEPT, **given)).connect(None, None, 100)
+    await (await start_manager(KEPT, **given)).connect(None, None, 100)
     assert len([*RunRecord(tmp_path).events()]) == 1
 
 
 async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
-    open_manager: OpenManager, tmp_path: Path
+    start_manager: OpenManager, tmp_path: Path
 ) -> None:
-    snapshot = await make_snapshot(open_manager, tmp_path / "snapshot", "in another bank")
-    manager = await open_manager(NOT_KEPT)
+    snapshot = await make_snapshot(start_manager, tmp_path / "snapshot", "in another bank")
+    manager = await start_manager(NOT_KEPT)
     await write(manager, "of the checkpoint")
     await manager.replace_bank("")
     assert titles(manager) == ["of the checkpoint"]
@@ -260,9 +210,9 @@ async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
     ],
 )
 async def test_calls_are_recorded_as_the_settings_say(
-    open_manager: OpenManager, tmp_path: Path, record: RecordConfig, steps: list[int]
+    start_manager: OpenManager, tmp_path: Path, record: RecordConfig, steps: list[int]
 ) -> None:
-    log = (await open_manager(NOT_KEPT, record=record))._call_log
+    log = (await start_manager(NOT_KEPT, record=record))._call_log
     for step in (1, 2, 3):
         log.used(Use("call", "p", "fetch", success=True, judged=0.0, step=step), 1.0)
         log.flush(step)
@@ -273,12 +223,12 @@ async def test_calls_are_recorded_as_the_settings_say(
 @pytest.mark.parametrize("saved", ["before the save", "after the save", "never"])
 @pytest.mark.parametrize("distilling", ["waits", "is over", "not drawn", "off"])
 async def test_a_manager_that_was_killed_counts_no_episode_twice(
-    open_manager: OpenManager, make_request: Any, tmp_path: Path, saved: str, distilling: str
+    start_manager: OpenManager, make_request: Any, tmp_path: Path, saved: str, distilling: str
 ) -> None:
     """Also after a resume from a checkpoint that it saves afterwards, in which its prompt is still in flight."""
     learning = {"distill_share": 1e-9 if distilling == "not drawn" else 1.0, "distill": distilling != "off"}
     settings: Any = {"extractor": ExtractorConfig(batch_size=1, **learning)}
-    manager = await open_manager(NOT_KEPT, **settings)
+    manager = await start_manager(NOT_KEPT, **settings)
     await write(manager, "mine")
     (entry,) = manager._bank.entries()
     episode = EpisodeReport(make_request("a", experience_ids=(entry.id,), experience_texts=(entry.text,)), guided=True)
@@ -293,10 +243,10 @@ async def test_a_manager_that_was_killed_counts_no_episode_twice(
         await manager.save(str(checkpoint))
         (tmp_path / "queue" / REPORTED).unlink()  # what the checkpoint has is known without it
 
-    manager = await open_manager(Opening(keep_content=True, killed_in=3, checkpoint=checkpoint), **settings)
+    manager = await start_manager(Opening(keep_content=True, killed_in=3, checkpoint=checkpoint), **settings)
     assert await manager.report(episode)
     await manager.save(str(tmp_path / "later"))
-    manager = await open_manager(KEPT, **settings)
+    manager = await start_manager(KEPT, **settings)
     await manager.restore(str(tmp_path / "later"))
     assert await manager.report(episode)
     (entry,) = manager._bank.entries()
@@ -305,10 +255,10 @@ async def test_a_manager_that_was_killed_counts_no_episode_twice(
 
 
 async def test_a_manager_that_was_killed_compares_no_use_twice_and_none_with_outcomes_of_before(
-    open_manager: OpenManager, make_request: Any, tmp_path: Path
+    start_manager: OpenManager, make_request: Any, tmp_path: Path
 ) -> None:
     settings: Any = {"extractor": ExtractorConfig(distill=False)}
-    manager = await open_manager(NOT_KEPT, **settings)
+    manager = await start_manager(NOT_KEPT, **settings)
     await write(manager, "mine")
     (entry,) = manager._bank.entries()
 
@@ -328,7 +278,7 @@ async def test_a_manager_that_was_killed_compares_no_use_twice_and_none_with_out
     await manager.collect(2)
     assert compared(manager) == 1
 
-    manager = await open_manager(
+    manager = await start_manager(
         Opening(keep_content=True, killed_in=9, checkpoint=tmp_path / "checkpoint"), **settings
     )
     await use(manager, 9)
@@ -338,11 +288,11 @@ async def test_a_manager_that_was_killed_compares_no_use_twice_and_none_with_out
 
 @pytest.mark.parametrize("rest", ["comes", "has failed"])
 async def test_relative_rewards_wait_as_long_as_the_trainer_lets_a_prompt_play(
-    open_manager: OpenManager, make_request: Any, rest: str
+    start_manager: OpenManager, make_request: Any, rest: str
 ) -> None:
     """Three free rollouts, of which one has ended; the others may come until the eighth step after the use."""
     learning = ExtractorConfig(batch_size=1, distill=False, utility="relative")
-    manager = await open_manager(NOT_KEPT, settling=Settling(3, 8), extractor=learning)
+    manager = await start_manager(NOT_KEPT, settling=Settling(3, 8), extractor=learning)
     manager._buffer.add(GenerationRecord("entry", CallKind.DISTILL, (1,), (2,), (-1.0,), weight_version=0))
 
     async def play(id: str, *, success: bool, guided: bool = False) -> None:
@@ -390,11 +340,11 @@ def test_the_manager_is_told_how_long_the_runs_trainer_lets_a_prompt_play(monkey
 
 @pytest.mark.parametrize("opening", [KEPT, NOT_KEPT])
 async def test_a_new_run_begins_without_the_dead_letters_of_an_earlier_one(
-    open_manager: OpenManager, tmp_path: Path, opening: Opening
+    start_manager: OpenManager, tmp_path: Path, opening: Opening
 ) -> None:
     letters = tmp_path / "queue" / DEAD_LETTERS
     letters.parent.mkdir()
     letters.write_text("a letter\n")
-    await open_manager(opening)
+    await start_manager(opening)
     (found,) = (tmp_path / "queue").glob("dead_letters*")
     assert found.read_text() == "a letter\n" and (found == letters) is opening.keep_content

@@ -1,6 +1,7 @@
 """The file of a sweep's records when another sweep in its folder has other runs."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ def names(results: Path) -> list[str]:
 
 
 def test_finished_runs_of_another_sweep_keep_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
     results = tmp_path / "sweep.jsonl"
-    a, b, c = (finished(tmp_path / name) for name in "abc")
+    results.symlink_to(tmp_path / "elsewhere" / "results.jsonl")
+    a, b, c = (finished(tmp_path / name, metrics={"actor/grad_norm": math.nan, "x": math.inf}) for name in "abc")
     Sweep([a, b, c], results).run()
     assert [record["name"] for record in Sweep([c], results).run()] == ["c"]
     assert names(results) == ["a", "b", "c"]
     Sweep([b, finished(tmp_path / "d")], results).run()
-    assert names(results) == ["a", "c", "b", "d"]
+    assert names(results) == ["a", "c", "b", "d"] and results.is_symlink()
 
 
 def test_a_run_has_one_line_by_whatever_path_its_folder_is_named(
@@ -51,6 +54,8 @@ def test_lines_of_runs_that_are_gone_have_not_finished_or_are_torn_go(tmp_path: 
     lines = [json.loads((run.folder / FINISHED).read_text()) for run in (gone, here, failed)]
     lines[2]["status"] = "failed"
     (gone.folder / FINISHED).unlink()
-    results.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"name": "torn", "status": "fin')
+    lines += [{**lines[1], "folder": folder} for folder in (None, 3, {})]
+    torn = '[]\n{"name": "torn", "status": "fin'
+    results.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + torn)
     Sweep([finished(tmp_path / "new")], results).run()
     assert names(results) == ["here", "new"]

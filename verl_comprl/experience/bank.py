@@ -348,14 +348,14 @@ class ExperienceBank:
         """
         await transfer.save_snapshot(self._ledger, Path(folder))
 
-    async def restore(self, folder: str | Path, quarantined: Mapping[str, str] | None = None) -> None:
-        """Replace the content by a snapshot, completely or not at all; entries in ``quarantined`` get these reasons.
+    async def restore(self, folder: str | Path, quarantined: Mapping[str, str] | None = None) -> list[str]:
+        """Replace the content by a snapshot as a whole; free entries in ``quarantined`` get these reasons: their ids.
 
         Raises:
             SnapshotError: If the snapshot is incomplete, damaged, or was made with another embedder or schema.
             StoreError: If the store failed.
         """
-        await transfer.restore_snapshot(self._ledger, Path(folder), quarantined or {})
+        return await transfer.restore_snapshot(self._ledger, Path(folder), quarantined or {})
 
     async def add_snapshot(self, folder: str | Path, *, reembed: bool = False) -> transfer.ImportReport:
         """Add the entries of a snapshot that the bank does not hold; their texts are sanitised.

@@ -17,16 +17,20 @@ async def nearest_entries(
     bank: ExperienceBank, request: DistillationRequest, limit: int, limits: BankConfig
 ) -> list[Experience]:
     """Return at most ``limit`` usual entries close to an episode's goal and outcome, without those that it has read."""
-    if not limit:
-        return []
-    nearest = await bank.nearest(
-        f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
-        limit,
-        task=request.task,
-        environment=request.environment,
-        exclude=request.experience_ids,
-    )
-    return [entry for entry in nearest if is_usual(entry, limits)]
+    asked = limit
+    while asked:
+        nearest = await bank.nearest(
+            f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
+            asked,
+            task=request.task,
+            environment=request.environment,
+            exclude=request.experience_ids,
+        )
+        usual = [entry for entry in nearest if is_usual(entry, limits)]
+        if len(usual) >= limit or len(nearest) < asked:
+            return usual[:limit]
+        asked *= 2  # longer ones are nearer
+    return []
 
 
 def listed_ids(request: DistillationRequest, similar: Sequence[Experience]) -> list[str]:

@@ -25,6 +25,7 @@ from verl_comprl.extractor.credit import Settling
 from verl_comprl.folder_lock import FolderLock
 from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
+from verl_comprl.manager.kept_quarantines import KeptQuarantines
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.manager.messages import ManagerNotOpen
@@ -94,14 +95,15 @@ class _ManagerActor(BankInspection, ExperienceManager):
         # After the bank is open, whose folder it may be and must be empty, and before anything is removed from either.
         self._unlock_queue()
         self._queue_lock = lock_queue(Path(config.queue.folder))
-        self._by_hand = await opening.settle(bank, aside=config.bank.path, run=Path(run), restored=restored)
+        self._run = Path(run)
+        await opening.settle(bank, aside=config.bank.path, run=self._run, restored=restored)
         is_new = not opening.keep_content and opening.checkpoint is None
         self._begins_with_entries = bool(config.initial_bank) and is_new
         if self._begins_with_entries:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
         record = config.record
-        call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
-        journal = Path(run) / EVENTS
+        call_log = CallLog(self._run / CALLS if record.enabled else None, record.keep_steps)
+        journal = self._run / EVENTS
         killed = opening.killed_in is not None
         super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling, recover=killed)
         if not opening.keep_content:
@@ -139,13 +141,12 @@ class _ManagerActor(BankInspection, ExperienceManager):
         await asyncio.to_thread(self._call_log.settle)
         return missing
 
-    async def restore(self, folder: str) -> None:
-        """Replace the state with what ``save`` wrote."""
-        await super().restore(folder, self._by_hand)
-        if self._by_hand:
-            self._journal.quarantined(self._by_hand, self._bank.get, self._step)
-            logger.warning("%d entries stay quarantined as they were between starts", len(self._by_hand))
-            self._by_hand = {}
+    async def restore(self, folder: str) -> list[str]:
+        """Replace the state with what ``save`` wrote; returns the entries that stay quarantined by hand."""
+        if kept := await super().restore(folder, KeptQuarantines(self._run).reasons()):
+            self._journal.quarantined(kept, self._bank.get, self._step)
+            logger.warning("%d entries stay quarantined as they were between starts", len(kept))
+        return kept
         relieve_garbage_collector()
 
     async def away(self, number: int) -> None:

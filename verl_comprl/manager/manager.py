@@ -346,12 +346,11 @@ class ExperienceManager:
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
         return missing
 
-    async def restore(self, folder: str, quarantined: Mapping[str, str] | None = None) -> None:
-        """Replace the state with what :meth:`save` wrote; entries in ``quarantined`` get these reasons."""
-        path = Path(folder)
-        state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
+    async def restore(self, folder: str, quarantined: Mapping[str, str] | None = None) -> list[str]:
+        """Replace the state with what :meth:`save` wrote; ``quarantined`` and result as of the bank's."""
+        state = json.loads(((path := Path(folder)) / "manager.json").read_text(encoding="utf-8"))
         async with self._commit.write():
-            await self._bank.restore(path / "bank", quarantined)
+            kept = await self._bank.restore(path / "bank", quarantined)
             if self._config.extractor.train:  # see _keep
                 self._buffer.restore(path / "buffer")
             self._enter(state["step"])
@@ -362,6 +361,7 @@ class ExperienceManager:
                 self._free_half.restore(state["free_half"])
             self._restore_counts(state)
             self._queue.restore(path / "queue.jsonl")
+        return kept
 
     def _restore_counts(self, state: dict[str, Any]) -> None:
         self._totals = Totals.restored(state["totals"])

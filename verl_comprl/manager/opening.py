@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.experience import Experience, ExperienceBank
+from verl_comprl.experience import ExperienceBank
 from verl_comprl.experience.transfer.snapshot import read_snapshot
-from verl_comprl.experience.updates.quality import is_bad_record
+from verl_comprl.experience.updates.quality import is_by_hand
+from verl_comprl.manager.kept_quarantines import KeptQuarantines
 from verl_comprl.manager.strangers import strangers
+
+_NAMED = 10
+"""Entries that a warning names."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +32,8 @@ class Opening:
     checkpoint: Path | None = None
     """Our part of the checkpoint that the run continues, its own or another run's; after a kill, of its latest one."""
 
-    async def restored(self, embedder: dict[str, Any]) -> dict[str, str] | None:
-        """Read the bank that is restored later, when the models are there; returns why its entries are quarantined.
+    async def restored(self, embedder: dict[str, Any]) -> set[str] | None:
+        """Read the bank that is restored later, when the models are there; returns the ids of its entries.
 
         Refused only then, what the bank of the run holds would be gone already.
 
@@ -37,7 +41,7 @@ class Opening:
             embedder: Identity of the run's.
 
         Returns:
-            Reasons by id, empty for entries that are not quarantined; None if no bank is restored.
+            The ids; None if no bank is restored.
 
         Raises:
             SnapshotError: If it cannot be restored.
@@ -45,12 +49,10 @@ class Opening:
         if self.killed_in is not None or self.checkpoint is None:
             return None
         snapshot = await asyncio.to_thread(read_snapshot, self.checkpoint / "bank", embedder)
-        return {entry.id: entry.quarantined for entry in snapshot.entries}
+        return {entry.id for entry in snapshot.entries}
 
-    async def settle(
-        self, bank: ExperienceBank, *, aside: str, run: Path, restored: dict[str, str] | None
-    ) -> dict[str, str]:
-        """Leave in an open bank what the run goes on with, and save aside what would be lost.
+    async def settle(self, bank: ExperienceBank, *, aside: str, run: Path, restored: set[str] | None) -> None:
+        """Leave in an open bank what the run goes on with, and save aside or note what would be lost.
 
         Args:
             bank: The run's.
@@ -58,40 +60,35 @@ class Opening:
             run: The run's folder.
             restored: From :meth:`restored`.
 
-        Returns:
-            Entries that somebody has quarantined since the checkpoint, between two starts, with the reasons: to be
-            quarantined again when the checkpoint's bank has taken the place of this one.
-
         Raises:
-            OSError: If the run's events cannot be read.
+            OSError: If the run's events cannot be read, or quarantines not be noted.
             SnapshotError: If it cannot be saved aside.
         """
         aside = f"{aside}-{time.strftime('%Y%m%d-%H%M%S')}"
+        quarantines = KeptQuarantines(run)
+        if not self.keep_content:
+            quarantines.forget()
         if len(bank) and not self.keep_content:
             await bank.save(aside)
             await bank.clear()
         elif restored is not None:
             # The settings may name another bank than before, or another run may have used this one since.
             entries = bank.entries()
-            unsaved = {entry.id for entry in entries} - restored.keys()
+            unsaved = {entry.id for entry in entries} - restored
             if others := await asyncio.to_thread(strangers, unsaved, run):
                 await bank.save(aside)
                 what = "entries of the bank are not of this run; it is saved as"
                 logger.warning("%d %s %s, and the checkpoint's takes its place", len(others), what, aside)
-            by_hand = {entry.id: entry.quarantined for entry in entries if _by_hand(entry)}
-            if missing := by_hand.keys() - restored.keys():
+            own = [entry for entry in entries if entry.id not in others]
+            quarantines.note(own)
+            if missing := sorted(entry.id for entry in own if entry.id in unsaved and is_by_hand(entry.quarantined)):
                 what = "entries that were quarantined by hand are not in the checkpoint's bank; should one of them be"
-                logger.warning("%d %s written again, quarantine it again: %s", len(missing), what, sorted(missing))
-            return {id: reason for id, reason in by_hand.items() if restored.get(id) == ""}
+                some = ", ".join(missing[:_NAMED]) + ", …" * (len(missing) > _NAMED)
+                logger.warning("%d %s written again, quarantine it again: %s", len(missing), what, some)
         if self.killed_in is not None and self.checkpoint is not None and not len(bank):
             # The store was emptied before the process was killed, whose memory had the entries.
-            await bank.restore(self.checkpoint / "bank")
+            await bank.restore(self.checkpoint / "bank", quarantines.reasons())
             if len(bank):
                 what = "the bank was empty when the experience manager began again"
                 where = self.checkpoint.parent
                 logger.warning("%s; it is that of the checkpoint in %s, with %d entries", what, where, len(bank))
-        return {}
-
-
-def _by_hand(entry: Experience) -> bool:
-    return bool(entry.quarantined) and not is_bad_record(entry.quarantined)

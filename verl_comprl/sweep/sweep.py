@@ -9,8 +9,8 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
 from verl_comprl.files import write_atomically
-from verl_comprl.record.lines import decode
 from verl_comprl.sweep.checked_run import FINISHED, CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
@@ -124,7 +123,7 @@ class Sweep:
         with self._results.open("rb") as lines:
             others = [
                 record
-                for record in decode(lines)
+                for record in _objects(lines)
                 if record.get("status") == "finished"
                 and isinstance(record.get("folder"), str)
                 and (folder := Path(record["folder"])).resolve() not in own
@@ -279,3 +278,12 @@ class Sweep:
                 close_transfer_queue()
             self._engines = self._next = None
             end_ray()
+
+
+def _objects(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Yield the records of lines, as ``json`` writes them: a metric may be NaN."""
+    for line in lines:
+        with suppress(ValueError, RecursionError):  # a process was killed while it wrote it
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record

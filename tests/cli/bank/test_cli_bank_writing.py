@@ -320,7 +320,7 @@ def test_what_the_next_start_of_the_banks_run_undoes_is_said(comprl_bank: Run, f
     comprl_bank("export", "--path", folder, folder.parent / "snapshot")
     notes = {
         "quarantine --where created_step=2 --reason r --yes": "",
-        "release --where created_step=2 --yes": "what was released is quarantined again",
+        "release --where created_step=2 --yes": "what the checkpoint has quarantined is so again",
         "delete --where created_step=2 --yes": "what was deleted is back, as long as it is not quarantined instead",
         f"import {folder.parent / 'snapshot'}": "what was imported is saved aside",
     }

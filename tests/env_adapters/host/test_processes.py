@@ -1,6 +1,7 @@
 """Environments that start, fork or lose processes, and processes that cannot be had."""
 
 import asyncio
+import gc
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ import pytest
 from hosted import BOTH, PROCESS, gone, hurried, play
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost
+from env_adapters.host.process import ForkServer
 from env_adapters.host.temporary import LONGEST, TEMPORARY
 
 MakeHost = Callable[..., EnvironmentHost]
@@ -136,13 +138,18 @@ async def test_what_an_environment_has_started_ends_with_it(make_host: MakeHost)
     assert all(map(gone, pids))
 
 
+@pytest.mark.parametrize(("length", "used"), [(75, True), (76, False)])
 async def test_temporary_files_of_environments_in_threads_are_made_there_too(
-    make_host: MakeHost, family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_host: MakeHost, family: Family, monkeypatch: pytest.MonkeyPatch, length: int, used: bool
 ) -> None:
-    monkeypatch.setenv(TEMPORARY, str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", "/elsewhere")
+    """Where there is room for the names of sockets, as below."""
+    own = Path(tempfile.mkdtemp(dir="/tmp"))
+    (place := own / ((length - len(str(own)) - 1) * "a")).mkdir()
+    monkeypatch.setenv(TEMPORARY, str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(own))
     async with make_host(isolation="thread").session(family("writing", HEAD + WRITING), {}) as session:
-        assert Path((await session.reset(1))[0]).parent == tmp_path
+        assert Path((await session.reset(1))[0]).parent == (place if used else own)
+    shutil.rmtree(own)
 
 
 @pytest.mark.parametrize("place", ["there", "on another machine"])
@@ -161,6 +168,23 @@ async def test_temporary_files_end_with_the_host(
     assert folder.is_dir() and (there if place == "there" else otherwise) in folder.parents
     await host.close()
     assert not [*there.iterdir(), *otherwise.iterdir()]
+
+
+async def test_temporary_files_end_with_a_host_that_is_not_closed(
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place := tmp_path / "place").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    monkeypatch.setattr("env_adapters.host.temporary.LONGEST", 1000)
+    server = ForkServer()
+    worker = await server.fork(family("writing", HEAD + WRITING))
+    process = server._process
+    assert list(place.iterdir()) and process is not None
+    del server, worker
+    gc.collect()
+    assert not list(place.iterdir())
+    process.kill()
+    process.wait()
 
 
 async def test_a_long_name_of_the_temporary_folder_leaves_room_for_names_of_sockets(

@@ -97,13 +97,24 @@ async def test_a_lost_answer_about_the_alias_loses_no_entry(double: QdrantDouble
     await again.close()
 
 
-async def test_an_alias_that_moved_unseen_is_moved_back(double: QdrantDouble, config: BankConfig) -> None:
+async def test_an_alias_that_moved_unseen_is_moved_back(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The replacement has failed, as far as memory knows: what is added later must not vanish at the next opening."""
     store = await opened(config)
     await store.upsert(entries(3), vectors(3))
-    double.faults.only, double.faults.lost_answers = "/aliases", 99  # reading it back fails too
-    with pytest.raises(StoreError, match="502"):
-        await store.replace_all(entries(2), vectors(2))
+    before = dict(double.aliases)
+
+    async def unseen(collection: ServerCollection, name: str) -> None:
+        double.faults.only, double.faults.lost_answers = "/aliases", 99  # reading it back fails too
+        await point_to(collection, name)
+
+    point_to = ServerCollection.point_to
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerCollection, "point_to", unseen)
+        with pytest.raises(StoreError, match="502"):
+            await store.replace_all(entries(2), vectors(2))
+    assert double.aliases != before, "it has moved"
     double.faults.lost_answers = 0
     await store.upsert(entries(4)[3:], vectors(4)[3:])
     await store.close()

@@ -67,7 +67,7 @@ async def test_a_restore_may_quarantine(open_bank: Any, apply: Any, tmp_path: Pa
     await bank.quarantine([a], "before")
     await bank.save(tmp_path / "snapshot")
     await bank.clear()
-    await bank.restore(tmp_path / "snapshot", {b: "by hand", "unknown": "x"})
+    assert await bank.restore(tmp_path / "snapshot", {a: "again", b: "by hand", "unknown": "x"}) == [b]
     for _ in range(2):
         assert {entry.title: entry.quarantined for entry in bank.entries()} == {"a": "before", "b": "by hand", "c": ""}
         await bank.close()

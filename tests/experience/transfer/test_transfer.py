@@ -133,6 +133,17 @@ async def test_a_text_that_another_bank_has_cut_comes_not_back_from_it(
     assert (report.added, report.skipped) == (0, 1)
 
 
+async def test_nor_with_the_id_that_it_got_there(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    await apply(bank := await open_bank("source"), Add(title="lamp", content="word " * 18))
+    await bank.save(tmp_path / "snapshot")
+    other = await open_bank("other", max_content_chars=50)
+    await apply(other, Add(title="lamp", content="other words"))  # under the same id
+    assert (await other.add_snapshot(tmp_path / "snapshot")).added == 1
+    await other.save(tmp_path / "back")
+    assert (await bank.add_snapshot(tmp_path / "back")).added == 1
+    assert sorted(len(entry.content) for entry in bank.entries()) == [len("other words"), 5 * 18 - 1]
+
+
 async def test_a_text_that_was_cut_when_it_came_is_not_added_again(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     """As by a run that begins with a snapshot, into whose bank somebody imports it later."""
     source = await open_bank("source", max_content_chars=100, max_title_chars=60)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from shutil import copytree, rmtree
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from verl_comprl.config.reading import ConfigError
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.reader import EVENTS, METRICS
 from verl_comprl.trainer import trainer as module
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, called, step_of
 from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE
 from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
@@ -135,6 +136,34 @@ def test_a_copy_of_the_runs_own_checkpoint_puts_nothing_aside_that_led_to_it(tmp
     assert start(run, copy) == (copy, True)
     assert read_steps(run) == read_steps(run, EVENTS) == [1, 2]
     assert CheckpointFolders(run).latest() == saved and not saved.is_symlink()
+
+
+def test_a_kill_while_a_copy_takes_the_place_of_a_link_leaves_one_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, own, copy = run_with_copy(tmp_path)
+    leave_a_link(own)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in "symlink_to", "replace", "rename":
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, name, killed)
+            CheckpointFolders(run).adopt(copy)
+        assert own.is_symlink()
+    CheckpointFolders(run).adopt(copy)
+    assert own.samefile(copy)
+
+
+def test_a_checkpoint_has_one_path_whatever_links_lead_to_its_run(tmp_path: Path) -> None:
+    run, own, copy = run_with_copy(tmp_path)
+    (link := tmp_path / "link").symlink_to(run)
+    assert called(link / own.name) == own
+    leave_a_link(own)
+    own.unlink()
+    own.symlink_to(copy)
+    assert called(link / own.name) == own
 
 
 def prune(own: Path) -> None:

@@ -96,7 +96,7 @@ async def _quarantine(options: argparse.Namespace) -> int:
 async def _release(options: argparse.Namespace) -> int:
     async def release(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.release(ids)
-        tell_of_run(options, "what was released is quarantined again")
+        tell_of_run(options, "what the checkpoint has quarantined is so again")
 
     return await _change(options, "release", lambda entry: bool(entry.quarantined), release)
 

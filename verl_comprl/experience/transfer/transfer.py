@@ -52,12 +52,12 @@ async def save_snapshot(ledger: Ledger, folder: Path) -> None:
     await asyncio.to_thread(write_snapshot, folder, entries, vectors, embedding)
 
 
-async def restore_snapshot(ledger: Ledger, folder: Path, quarantined: Mapping[str, str]) -> None:
+async def restore_snapshot(ledger: Ledger, folder: Path, quarantined: Mapping[str, str]) -> list[str]:
     """Replace the content by a snapshot, see ``ExperienceBank.restore``."""
     embedding = ledger.store.embedding
     snapshot = await asyncio.to_thread(_read, folder, embedding)
     entries = [
-        entry.model_copy(update={"quarantined": quarantined.get(entry.id, entry.quarantined)})
+        entry.model_copy(update={"quarantined": entry.quarantined or quarantined.get(entry.id, "")})
         for entry in snapshot.entries
     ]
 
@@ -66,6 +66,8 @@ async def restore_snapshot(ledger: Ledger, folder: Path, quarantined: Mapping[st
         await ledger.replace_all(entries, snapshot.vectors)
 
     await ledger.write(write)
+    before = {entry.id for entry in snapshot.entries if entry.quarantined}
+    return [entry.id for entry in entries if entry.quarantined and entry.id not in before]
 
 
 async def add_snapshot(
@@ -190,11 +192,11 @@ def _missing(
     left_out = 0
     for position, entry in enumerate(imported):
         second, there = _second_id(entry), existing.get(entry.id)
-        # What got a second id got that of its text as it was cut then.
-        known = (other for other in by_time[entry.created_at] if other.id == _second_id(other, of=entry.id))
         if second in ids or own_seconds & {entry.id, second}:
             continue
-        if any(_same(other, entry, clean) for other in (there, *known) if other):
+        if there and _same(there, entry, clean):
+            continue
+        if any(_is_second(other, entry) for other in by_time[entry.created_at]):
             continue
         if replaced & {entry.id, second}:
             left_out += 1
@@ -208,14 +210,20 @@ def _same(there: Experience, imported: Experience, clean: Callable[[str, str], t
     # The bank may be open with tighter limits than when it took the text, or the other way round: then it has the
     # beginning. Written at the same time, it is not the text that another bank's model has written for that episode.
     return clean(there.title, there.content) == (imported.title, imported.content) or (
-        there.created_at == imported.created_at
-        and _one_begins_with_the_other(imported.title, there.title)
-        and _one_begins_with_the_other(imported.content, there.content)
+        there.created_at == imported.created_at and _one_begins_with_the_other(there, imported)
     )
 
 
-def _one_begins_with_the_other(text: str, other: str) -> bool:
-    return text.startswith(other) or other.startswith(text)
+def _is_second(one: Experience, other: Experience) -> bool:
+    """Return whether one of two entries of the same time has got a second id, that of its text as it was cut then."""
+    return _one_begins_with_the_other(one, other) and (
+        one.id == _second_id(one, of=other.id) or other.id == _second_id(other, of=one.id)
+    )
+
+
+def _one_begins_with_the_other(one: Experience, other: Experience) -> bool:
+    pairs = (one.title, other.title), (one.content, other.content)
+    return all(text.startswith(beginning) or beginning.startswith(text) for text, beginning in pairs)
 
 
 def _second_id(entry: Experience, of: str = "") -> str:

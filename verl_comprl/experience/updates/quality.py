@@ -63,9 +63,9 @@ def compare_with_free(entry: Experience) -> Comparison:
     return Comparison(episodes, successes, expected / episodes if episodes else 0.0)
 
 
-def is_bad_record(reason: str) -> bool:
-    """Return whether an entry was quarantined by its record, and not by somebody who gave the reason."""
-    return _REASON.fullmatch(reason.removeprefix(INHERITED)) is not None
+def is_by_hand(reason: str) -> bool:
+    """Return whether somebody has quarantined an entry: not the run, for its record or for that of a replaced one."""
+    return bool(reason) and not reason.startswith(INHERITED) and not _REASON.fullmatch(reason)
 
 
 def bad_records(entries: Iterable[Experience], *, min_uses: int, margin: float) -> dict[str, str]:

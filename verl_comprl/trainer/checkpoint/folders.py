@@ -127,11 +127,12 @@ class CheckpointFolders:
             return
         if named in copy.resolve().parents:
             raise ConfigError(f"{copy} lies in {named}, whose place it is to take; move it elsewhere")
-        if named.is_symlink():
-            named.unlink()
-        elif named.exists():
+        link = named.with_name(f"{named.name}.link")
+        link.unlink(missing_ok=True)
+        link.symlink_to(copy.resolve())
+        if named.exists() and not named.is_symlink():
             named.rename(dated(named))
-        named.symlink_to(copy.resolve())
+        link.replace(named)  # another link in one step: a kill in between must not leave an earlier checkpoint
         sync_folder(self._run)
 
     def take_back(self, step: int) -> list[int]:
