@@ -68,7 +68,7 @@ async def test_quarantines_between_starts_last_whatever_happens_to_the_entries_b
     assert not (tmp_path / "quarantined.json").exists(), "of the run before"
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"a": 1, "b": ""', "\xff"])
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1, "b": ""', "\xff", "[" * 100_000])
 def test_a_damaged_note_of_quarantines_stops_no_start(tmp_path: Path, content: str, caplog: Any) -> None:
     (tmp_path / "quarantined.json").write_text(content)
     kept = KeptQuarantines(tmp_path)

@@ -146,8 +146,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
         if kept := await super().restore(folder, KeptQuarantines(self._run).reasons()):
             self._journal.quarantined(kept, self._bank.get, self._step)
             logger.warning("%d entries stay quarantined as they were between starts", len(kept))
-        return kept
         relieve_garbage_collector()
+        return kept
 
     async def away(self, number: int) -> None:
         """Note that the extractor cannot be asked: questions get no answer at once, distillation and merge wait.

@@ -28,7 +28,7 @@ class KeptQuarantines:
             kept = json.loads(self._file.read_bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("entries may be retrieved again that were quarantined by hand: %s: %s", self._file, error)
             return {}
         known = kept.items() if isinstance(kept, dict) else ()
