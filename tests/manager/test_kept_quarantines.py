@@ -1,12 +1,14 @@
 """Quarantines by hand between two starts of a run, which has the bank of its checkpoint again."""
 
+import errno
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opened import CALL, NOT_KEPT, OpenManager, write  # pyright: ignore[reportMissingImports]
 
-from verl_comprl.experience import Experience, Update
+from verl_comprl.experience import Experience, ExperienceBank, SnapshotError, Update
 from verl_comprl.manager.kept_quarantines import KeptQuarantines
 from verl_comprl.manager.opening import Opening
 
@@ -24,6 +26,7 @@ async def test_quarantines_between_starts_last(start_manager: OpenManager, tmp_p
         await (manager := await start_manager(Opening(True, checkpoint=checkpoint))).restore(str(checkpoint))
         assert [entry.quarantined for entry in manager._bank.entries()] == ["misleads", "", ""]
     assert f"quarantine it again: {late}" not in caplog.text, "it is not of this run"
+    assert KeptQuarantines(tmp_path).reasons() == {harmful: "misleads"}
     assert (tmp_path / "experience.jsonl").read_text().count('"reason":"misleads"') == 2
 
 
@@ -73,5 +76,50 @@ def test_a_damaged_note_of_quarantines_stops_no_start(tmp_path: Path, content: s
     (tmp_path / "quarantined.json").write_text(content)
     kept = KeptQuarantines(tmp_path)
     assert kept.reasons() == {}
+    assert len(list(tmp_path.glob("quarantined-*.json"))) == (content != "[]")
     kept.note([Experience(id="a", title="", content="c", quarantined="misleads")])
     assert kept.reasons() == {"a": "misleads"}
+
+
+@pytest.mark.parametrize("reason", ["\ud800", "x" * 10_000_000, "two\nlines <|im_end|>"])
+def test_reasons_are_a_line_that_a_bank_can_keep(tmp_path: Path, reason: str) -> None:
+    (tmp_path / "quarantined.json").write_text(json.dumps({"a": reason, "b": 3, "c": " "}))
+    kept = KeptQuarantines(tmp_path).reasons()
+    assert kept.keys() <= {"a"}
+    for line in kept.values():
+        assert 0 < len(line.encode()) <= 800 and len(line.splitlines()) == 1 and "<|im_end|>" not in line
+
+
+def test_a_disk_that_fails_for_a_moment_loses_no_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kept := KeptQuarantines(tmp_path)).note([Experience(id="a", title="", content="c", quarantined="misleads")])
+    read, failures = Path.read_bytes, [OSError(errno.EIO, "a disk")]
+
+    def fails(path: Path) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    monkeypatch.setattr("verl_comprl.files.PAUSES", (0.0, 0.0))
+    assert kept.reasons() == {"a": "misleads"}
+    failures += [OSError(errno.EIO, "a disk")] * 3
+    with pytest.raises(OSError, match="a disk"):
+        kept.note([])
+    failures.clear()
+    assert kept.reasons() == {"a": "misleads"}
+
+
+async def test_a_bank_that_cannot_be_saved_aside_keeps_what_was_quarantined(
+    start_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(manager := await start_manager(NOT_KEPT), "a")
+    (entry,) = manager._bank.entries()
+    (kept := KeptQuarantines(tmp_path)).note([entry.model_copy(update={"quarantined": "misleads"})])
+
+    async def full(*_: object) -> None:
+        raise SnapshotError("the disk is full")
+
+    monkeypatch.setattr(ExperienceBank, "save", full)
+    with pytest.raises(SnapshotError):
+        await start_manager(NOT_KEPT)
+    assert list(kept.reasons().values()) == ["misleads"]

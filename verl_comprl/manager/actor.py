@@ -143,7 +143,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
 
     async def restore(self, folder: str) -> list[str]:
         """Replace the state with what ``save`` wrote; returns the entries that stay quarantined by hand."""
-        if kept := await super().restore(folder, KeptQuarantines(self._run).reasons()):
+        by_hand = await asyncio.to_thread(KeptQuarantines(self._run).reasons)
+        if kept := await super().restore(folder, by_hand):
             self._journal.quarantined(kept, self._bank.get, self._step)
             logger.warning("%d entries stay quarantined as they were between starts", len(kept))
         relieve_garbage_collector()

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from verl_comprl.experience import Experience
 from verl_comprl.experience.updates.quality import is_by_hand
-from verl_comprl.files import write_atomically
+from verl_comprl.experience.updates.sanitize import sanitize
+from verl_comprl.files import dated, patiently, write_atomically
 
 FILE = "quarantined.json"
 """In the run's folder: reasons by id."""
+
+_REASON_CHARS = 200
 
 logger = logging.getLogger(__name__)
 
@@ -23,22 +26,27 @@ class KeptQuarantines:
         self._file = run / FILE
 
     def reasons(self) -> dict[str, str]:
-        """Return the reasons by id; none, with a warning, if the file cannot be read."""
-        try:
-            kept = json.loads(self._file.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            logger.warning("entries may be retrieved again that were quarantined by hand: %s: %s", self._file, error)
-            return {}
-        known = kept.items() if isinstance(kept, dict) else ()
-        return {id: reason for id, reason in known if isinstance(reason, str) and reason}
-
-    def note(self, entries: Sequence[Experience]) -> None:
-        """Bring the file up to date with the bank of the run; what it says of entries that have left is kept.
+        """Return the reasons by id, each one line; a damaged file is set aside, with a warning.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If the file cannot be read, also some seconds later.
+        """
+        try:
+            kept = json.loads(patiently(self._file.read_bytes))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, RecursionError) as error:
+            self._file.rename(aside := dated(self._file))
+            logger.warning("what was quarantined by hand may be retrieved again: %s is damaged: %s", aside, error)
+            return {}
+        known = kept.items() if isinstance(kept, dict) else ()
+        return {id: line for id, reason in known if isinstance(reason, str) and (line := _one_line(reason))}
+
+    def note(self, entries: Sequence[Experience]) -> None:
+        """Bring the file up to date with entries of the bank; what it says of others, which may have left, is kept.
+
+        Raises:
+            OSError: If it cannot be read or written.
         """
         kept, there = self.reasons(), {entry.id for entry in entries}
         now = {id: reason for id, reason in kept.items() if id not in there}
@@ -49,3 +57,7 @@ class KeptQuarantines:
     def forget(self) -> None:
         """Remove the file: the run begins anew."""
         self._file.unlink(missing_ok=True)
+
+
+def _one_line(reason: str) -> str:
+    return sanitize(" ".join(reason.split()), _REASON_CHARS)

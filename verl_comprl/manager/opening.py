@@ -61,16 +61,16 @@ class Opening:
             restored: From :meth:`restored`.
 
         Raises:
-            OSError: If the run's events cannot be read, or quarantines not be noted.
+            OSError: If the run's events cannot be read, or quarantines by hand cannot be read or noted.
             SnapshotError: If it cannot be saved aside.
         """
         aside = f"{aside}-{time.strftime('%Y%m%d-%H%M%S')}"
         quarantines = KeptQuarantines(run)
         if not self.keep_content:
+            if len(bank):
+                await bank.save(aside)
+                await bank.clear()
             quarantines.forget()
-        if len(bank) and not self.keep_content:
-            await bank.save(aside)
-            await bank.clear()
         elif restored is not None:
             # The settings may name another bank than before, or another run may have used this one since.
             entries = bank.entries()
@@ -79,15 +79,15 @@ class Opening:
                 await bank.save(aside)
                 what = "entries of the bank are not of this run; it is saved as"
                 logger.warning("%d %s %s, and the checkpoint's takes its place", len(others), what, aside)
-            own = [entry for entry in entries if entry.id not in others]
-            quarantines.note(own)
-            if missing := sorted(entry.id for entry in own if entry.id in unsaved and is_by_hand(entry.quarantined)):
+            await asyncio.to_thread(quarantines.note, [entry for entry in entries if entry.id in restored])
+            own = (entry for entry in entries if entry.id in unsaved - others)
+            if missing := sorted(entry.id for entry in own if is_by_hand(entry.quarantined)):
                 what = "entries that were quarantined by hand are not in the checkpoint's bank; should one of them be"
                 some = ", ".join(missing[:_NAMED]) + ", …" * (len(missing) > _NAMED)
                 logger.warning("%d %s written again, quarantine it again: %s", len(missing), what, some)
         if self.killed_in is not None and self.checkpoint is not None and not len(bank):
             # The store was emptied before the process was killed, whose memory had the entries.
-            await bank.restore(self.checkpoint / "bank", quarantines.reasons())
+            await bank.restore(self.checkpoint / "bank", await asyncio.to_thread(quarantines.reasons))
             if len(bank):
                 what = "the bank was empty when the experience manager began again"
                 where = self.checkpoint.parent

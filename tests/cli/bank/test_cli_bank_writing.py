@@ -18,6 +18,7 @@ from verl_comprl.cli.bank import write
 from verl_comprl.experience import BankConfig, Experience, ExperienceBank
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
+from verl_comprl.manager.kept_quarantines import KeptQuarantines
 
 Run = Callable[..., Any]
 
@@ -313,6 +314,13 @@ def test_a_link_to_itself_is_no_snapshot(comprl_bank: Run, folder: Path, tmp_pat
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".link")] == []
 
 
+@pytest.mark.parametrize("reason", ["", "2 of 9 successes, free half 0.50", "replaces a quarantined entry: misleads"])
+def test_a_reason_is_none_that_a_run_gives_which_keeps_only_others(comprl_bank: Run, folder: Path, reason: str) -> None:
+    done = comprl_bank("quarantine", "--path", folder, "--where", "created_step=2", "--reason", reason, "--yes")
+    assert done.code == 2 and f"--reason {reason!r} must say why" in done.err
+    assert not any(entry.quarantined for entry in contents(folder) if entry.created_step == 2)
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_what_the_next_start_of_the_banks_run_undoes_is_said(comprl_bank: Run, folder: Path, checkpoint: bool) -> None:
     if checkpoint:
@@ -329,5 +337,7 @@ def test_what_the_next_start_of_the_banks_run_undoes_is_said(comprl_bank: Run, f
         done = comprl_bank(name, "--path", folder, *arguments)
         line = f"note: if the run in {folder.parent} goes on, it has the bank of its checkpoint again: {note}\n"
         assert done.code == 0 and (line in done.out) == (checkpoint and note != "")
+        if name in ("quarantine", "release"):
+            assert bool(KeptQuarantines(folder.parent).reasons()) == (checkpoint and name == "quarantine")
     done = comprl_bank("import", "--path", folder, folder.parent / "snapshot")  # adds nothing
     assert "added 0 entries" in done.out and "note: " not in done.out

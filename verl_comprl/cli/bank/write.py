@@ -18,6 +18,8 @@ from verl_comprl.experience.embedding.base import embedding_difference
 from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.transfer.query_language import parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
+from verl_comprl.experience.updates.quality import is_by_hand
+from verl_comprl.manager.kept_quarantines import KeptQuarantines
 
 _SHOWN = 10
 _LONGEST = 262_144
@@ -87,15 +89,17 @@ async def _delete(options: argparse.Namespace) -> int:
 async def _quarantine(options: argparse.Namespace) -> int:
     async def quarantine(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.quarantine(ids, options.reason)
+        _note(options, bank, ids)
 
-    if not options.reason:
-        raise ValueError("--reason must not be empty")
+    if not is_by_hand(options.reason):  # empty, or as a run says it, which does not keep its own
+        raise ValueError(f"--reason {options.reason!r} must say why, in other words than a run's own reasons")
     return await _change(options, "quarantine", lambda entry: not entry.quarantined, quarantine)
 
 
 async def _release(options: argparse.Namespace) -> int:
     async def release(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.release(ids)
+        _note(options, bank, ids)
         tell_of_run(options, "what the checkpoint has quarantined is so again")
 
     return await _change(options, "release", lambda entry: bool(entry.quarantined), release)
@@ -131,9 +135,20 @@ async def _change(
 
 def tell_of_run(options: argparse.Namespace, what: str) -> None:
     """Say what becomes of a change if the bank is that of a run which can go on."""
-    run = Path(options.path).resolve().parent if options.path else None
-    if run and any(run.glob("global_step_*")):
+    if run := _run(options):
         print(f"note: if the run in {run} goes on, it has the bank of its checkpoint again: {what}")
+
+
+def _note(options: argparse.Namespace, bank: ExperienceBank, ids: list[str]) -> None:
+    """Note for the run what is quarantined by hand now: the entries may leave the bank before it goes on."""
+    if run := _run(options):
+        KeptQuarantines(run).note([entry for id in ids if (entry := bank.get(id))])
+
+
+def _run(options: argparse.Namespace) -> Path | None:
+    """Return the folder of the bank's run if it has one which can go on."""
+    run = Path(options.path).resolve().parent if options.path else None
+    return run if run and any(run.glob("global_step_*")) else None
 
 
 def _confirmed(what: str) -> bool:
