@@ -91,7 +91,7 @@ async def test_a_guide_holds_nothing_that_a_text_of_the_bank_must_not(open_manag
     write_snapshot(tmp_path / "hostile", [entry], vectors, FakeEmbedder().identity)
     await setup.bank.restore(tmp_path / "hostile")
     guide = await setup.manager.guide(QUERY, *WHERE)
-    assert guide.experience_id == entry.id and guide.text.startswith(f"{QUERY}\nturn  left")
+    assert guide.experience_id == entry.id and guide.text and guide.text.startswith(f"{QUERY}\nturn  left")
     assert not any(part in guide.text for part in ("\u202e", "<action>", "<|im_end|>"))
 
 
