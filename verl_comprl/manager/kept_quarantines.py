@@ -40,7 +40,7 @@ class KeptQuarantines:
             logger.warning("what was quarantined by hand may be retrieved again: %s is damaged: %s", aside, error)
             return {}
         known = kept.items() if isinstance(kept, dict) else ()
-        return {id: line for id, reason in known if isinstance(reason, str) and (line := _one_line(reason))}
+        return {id: one_line(reason) or "by hand" for id, reason in known if isinstance(reason, str) and reason}
 
     def note(self, entries: Sequence[Experience]) -> None:
         """Bring the file up to date with entries of the bank; what it says of others, which may have left, is kept.
@@ -59,5 +59,6 @@ class KeptQuarantines:
         self._file.unlink(missing_ok=True)
 
 
-def _one_line(reason: str) -> str:
+def one_line(reason: str) -> str:
+    """Return a reason as it is kept."""
     return sanitize(" ".join(reason.split()), _REASON_CHARS)

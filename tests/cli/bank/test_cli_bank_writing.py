@@ -314,15 +314,24 @@ def test_a_link_to_itself_is_no_snapshot(comprl_bank: Run, folder: Path, tmp_pat
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".link")] == []
 
 
-@pytest.mark.parametrize("reason", ["", "2 of 9 successes, free half 0.50", "replaces a quarantined entry: misleads"])
+@pytest.mark.parametrize(
+    "reason", ["", " ", "</think>", "2 of 9 successes, free half 0.50", "replaces\ta quarantined entry: misleads"]
+)
 def test_a_reason_is_none_that_a_run_gives_which_keeps_only_others(comprl_bank: Run, folder: Path, reason: str) -> None:
     done = comprl_bank("quarantine", "--path", folder, "--where", "created_step=2", "--reason", reason, "--yes")
     assert done.code == 2 and f"--reason {reason!r} must say why" in done.err
     assert not any(entry.quarantined for entry in contents(folder) if entry.created_step == 2)
 
 
+@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_what_the_next_start_of_the_banks_run_undoes_is_said(comprl_bank: Run, folder: Path, checkpoint: bool) -> None:
+def test_what_the_next_start_of_the_banks_run_undoes_is_said(
+    comprl_bank: Run, folder: Path, tmp_path: Path, checkpoint: bool, linked: bool
+) -> None:
+    if linked:
+        (tmp_path / "run").mkdir()
+        (link := tmp_path / "run" / "bank").symlink_to(folder)
+        folder = link
     if checkpoint:
         (folder.parent / "global_step_5").mkdir()
     comprl_bank("export", "--path", folder, folder.parent / "snapshot")

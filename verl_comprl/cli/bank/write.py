@@ -19,7 +19,7 @@ from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.transfer.query_language import parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
 from verl_comprl.experience.updates.quality import is_by_hand
-from verl_comprl.manager.kept_quarantines import KeptQuarantines
+from verl_comprl.manager.kept_quarantines import KeptQuarantines, one_line
 
 _SHOWN = 10
 _LONGEST = 262_144
@@ -91,7 +91,7 @@ async def _quarantine(options: argparse.Namespace) -> int:
         await bank.quarantine(ids, options.reason)
         _note(options, bank, ids)
 
-    if not is_by_hand(options.reason):  # empty, or as a run says it, which does not keep its own
+    if not is_by_hand(one_line(options.reason)):  # empty, or as a run says it, which does not keep its own
         raise ValueError(f"--reason {options.reason!r} must say why, in other words than a run's own reasons")
     return await _change(options, "quarantine", lambda entry: not entry.quarantined, quarantine)
 
@@ -147,8 +147,9 @@ def _note(options: argparse.Namespace, bank: ExperienceBank, ids: list[str]) -> 
 
 def _run(options: argparse.Namespace) -> Path | None:
     """Return the folder of the bank's run if it has one which can go on."""
-    run = Path(options.path).resolve().parent if options.path else None
-    return run if run and any(run.glob("global_step_*")) else None
+    path = Path(options.path) if options.path else None
+    runs = (path.absolute().parent, path.resolve().parent) if path else ()  # the bank, or its run, may be a link
+    return next((run.resolve() for run in runs if any(run.glob("global_step_*"))), None)
 
 
 def _confirmed(what: str) -> bool:
