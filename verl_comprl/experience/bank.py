@@ -349,7 +349,7 @@ class ExperienceBank:
         await transfer.save_snapshot(self._ledger, Path(folder))
 
     async def restore(self, folder: str | Path, quarantined: Mapping[str, str] | None = None) -> list[str]:
-        """Replace the content by a snapshot as a whole; free entries in ``quarantined`` get these reasons: their ids.
+        """Replace the content by a snapshot, as a whole; return the ids of those that only ``quarantined`` excludes.
 
         Raises:
             SnapshotError: If the snapshot is incomplete, damaged, or was made with another embedder or schema.
