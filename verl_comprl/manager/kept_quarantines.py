@@ -7,13 +7,11 @@ from pathlib import Path
 
 from verl_comprl.experience import Experience
 from verl_comprl.experience.updates.quality import is_by_hand
-from verl_comprl.experience.updates.sanitize import sanitize
+from verl_comprl.experience.updates.sanitize import one_line
 from verl_comprl.files import dated, patiently, write_atomically
 
 FILE = "quarantined.json"
 """In the run's folder: reasons by id."""
-
-_REASON_CHARS = 200
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +55,3 @@ class KeptQuarantines:
     def forget(self) -> None:
         """Remove the file: the run begins anew."""
         self._file.unlink(missing_ok=True)
-
-
-def one_line(reason: str) -> str:
-    """Return a reason as it is kept."""
-    return sanitize(" ".join(reason.split()), _REASON_CHARS)

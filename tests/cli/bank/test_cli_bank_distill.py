@@ -224,16 +224,22 @@ def test_a_bad_line_is_named_before_anything_is_asked(comprl_bank: Run, endpoint
     assert done.code == 2 and "line 1: messages: Field required" in done.err and not endpoint.requests
 
 
-def test_what_an_older_journal_names_of_a_run_is_done(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
-    """It has the ids without the checksum."""
-    endpoint.reply = lambda messages: "yes" if len(messages) == 1 else '<answer>[{"operation": "return"}]</answer>'
+def write_run(file: Path) -> list[str]:
+    """Write two episodes with ids as a run gives them, without a checksum; returns the ids."""
     ids = [f"{derive_id(number)}_0" for number in (4, 5)]
     lines = (
         {"id": id, "goal": f"open vault number {number}", "outcome": {"success": True}}
         | {"turns": [{"observation": "a door", "response": "push"}]}
         for number, id in enumerate(ids, start=4)
     )
-    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return ids
+
+
+def test_what_an_older_journal_names_of_a_run_is_done(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
+    """It has the ids without the checksum."""
+    endpoint.reply = lambda messages: "yes" if len(messages) == 1 else '<answer>[{"operation": "return"}]</answer>'
+    ids = write_run(tmp_path / "run.jsonl")
     given = arguments(endpoint, tmp_path / "bank", tmp_path / "run.jsonl")
     assert comprl_bank(*given).out.startswith("2 episodes: 2 had nothing new;")
     journal = tmp_path / "bank" / "distilled.jsonl"
@@ -276,13 +282,7 @@ def test_a_run_is_not_distilled_again_into_its_own_bank(
     comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path, later: str
 ) -> None:
     """Its calls name the episodes without a checksum; an import from its bank says nothing of the calls."""
-    ids = [f"{derive_id(number)}_0" for number in (4, 5)]
-    lines = (
-        {"id": id, "goal": f"open vault number {number}", "outcome": {"success": True}}
-        | {"turns": [{"observation": "a door", "response": "push"}]}
-        for number, id in enumerate(ids, start=4)
-    )
-    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    ids = write_run(tmp_path / "run.jsonl")
     embedder = FakeEmbedder()
     embedder.identity["weights"] = "some"
 

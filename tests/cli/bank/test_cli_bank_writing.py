@@ -177,14 +177,20 @@ def test_import_keeps_texts_that_are_longer_than_the_defaults(comprl_bank: Run, 
     assert "skipped 1 " in comprl_bank("import", tmp_path / "long", "--path", tmp_path / "new").out
 
 
-def test_import_says_what_it_leaves_out_since_the_bank_has_replaced_it(
-    comprl_bank: Run, folder: Path, tmp_path: Path
-) -> None:
+def export_newer(comprl_bank: Run, folder: Path, tmp_path: Path) -> tuple[Experience, Experience]:
+    """Export a bank as ``all``, and an entry that says to replace one of it as ``newer``; returns both entries."""
     comprl_bank("export", tmp_path / "all", "--path", folder)
     before = read_snapshot(tmp_path / "all", None)
     parent, *_ = before.entries
     newer = Experience(id=derive_id("newer"), title="t", content="c", parents=(parent.id,))
     write_snapshot(tmp_path / "newer", [newer], before.vectors[:1], before.embedding)
+    return parent, newer
+
+
+def test_import_says_what_it_leaves_out_since_the_bank_has_replaced_it(
+    comprl_bank: Run, folder: Path, tmp_path: Path
+) -> None:
+    export_newer(comprl_bank, folder, tmp_path)
     comprl_bank("import", tmp_path / "newer", "--path", tmp_path / "new")
     done = comprl_bank("import", tmp_path / "all", "--path", tmp_path / "new")
     assert done.out == (
@@ -196,11 +202,7 @@ def test_import_says_what_it_leaves_out_since_the_bank_has_replaced_it(
 def test_import_says_which_entries_it_would_have_replaced_and_keeps_them(
     comprl_bank: Run, folder: Path, tmp_path: Path
 ) -> None:
-    comprl_bank("export", tmp_path / "all", "--path", folder)
-    before = read_snapshot(tmp_path / "all", None)
-    parent, *_ = before.entries
-    newer = Experience(id=derive_id("newer"), title="t", content="c", parents=(parent.id,))
-    write_snapshot(tmp_path / "newer", [newer], before.vectors[:1], before.embedding)
+    parent, newer = export_newer(comprl_bank, folder, tmp_path)
     done = comprl_bank("import", tmp_path / "newer", "--path", folder)
     assert done.code == 0 and "added 1 entries" in done.out
     assert "1 entries of the bank are older versions of imported ones; they are kept" in done.out

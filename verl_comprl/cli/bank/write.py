@@ -19,7 +19,8 @@ from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.transfer.query_language import parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
 from verl_comprl.experience.updates.quality import is_by_hand
-from verl_comprl.manager.kept_quarantines import KeptQuarantines, one_line
+from verl_comprl.experience.updates.sanitize import one_line
+from verl_comprl.manager.kept_quarantines import KeptQuarantines
 
 _SHOWN = 10
 _LONGEST = 262_144

@@ -18,11 +18,10 @@ from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.schema import Experience, TaskUsage, derive_id, is_uuid
 from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.experience.transfer.snapshot import Snapshot, SnapshotError, read_snapshot, write_snapshot
-from verl_comprl.experience.updates.sanitize import sanitize
+from verl_comprl.experience.updates.sanitize import LINE_CHARS, one_line, sanitize
 
 _BATCH = 256
 """Texts or entries per call, so that other tasks of the event loop run in between."""
-_NAME_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,10 @@ async def restore_snapshot(ledger: Ledger, folder: Path, quarantined: Mapping[st
     """Replace the content by a snapshot, see ``ExperienceBank.restore``."""
     embedding = ledger.store.embedding
     snapshot = await asyncio.to_thread(_read, folder, embedding)
+    excluded = [entry.id for entry in snapshot.entries if entry.id in quarantined and not entry.quarantined]
+    changed = {id: {"quarantined": quarantined[id]} for id in excluded}
     entries = [
-        entry.model_copy(update={"quarantined": entry.quarantined or quarantined.get(entry.id, "")})
-        for entry in snapshot.entries
+        entry.model_copy(update=changed[entry.id]) if entry.id in changed else entry for entry in snapshot.entries
     ]
 
     async def write() -> None:
@@ -66,8 +66,7 @@ async def restore_snapshot(ledger: Ledger, folder: Path, quarantined: Mapping[st
         await ledger.replace_all(entries, snapshot.vectors)
 
     await ledger.write(write)
-    before = {entry.id for entry in snapshot.entries if entry.quarantined}
-    return [entry.id for entry in entries if entry.quarantined and entry.id not in before]
+    return excluded
 
 
 async def add_snapshot(
@@ -241,8 +240,8 @@ def _imported(entry: Experience, title: str, content: str) -> Experience:
             "usage": _imported_usage(entry.usage),
             # A call of that name here would count as applied, and its answer would be lost.
             "record_id": "",
-            "source_trajectory": _one_line(entry.source_trajectory),
-            "quarantined": entry.quarantined and (_one_line(entry.quarantined) or "quarantined in another bank"),
+            "source_trajectory": one_line(entry.source_trajectory),
+            "quarantined": entry.quarantined and (one_line(entry.quarantined) or "quarantined in another bank"),
             "parents": tuple(filter(is_uuid, entry.parents)),
             "ancestors": tuple(filter(is_uuid, entry.ancestors)),
             # From the future it would be the last to be evicted.
@@ -255,10 +254,6 @@ def _imported_usage(usage: Sequence[TaskUsage]) -> tuple[TaskUsage, ...]:
     return tuple({item.task: item for item in usage if not item.task or _is_name(item.task)}.values())
 
 
-def _one_line(text: str) -> str:
-    return sanitize(" ".join(text.split()), _NAME_CHARS)
-
-
 def _is_name(name: str) -> bool:
     """Return whether a name is one line without control tokens, and not too long."""
-    return name.splitlines() == [name] and sanitize(name, _NAME_CHARS) == name
+    return name.splitlines() == [name] and sanitize(name, LINE_CHARS) == name

@@ -20,6 +20,8 @@ _HALF_MARKER = re.compile(r"<(?=\|)|\|(?=>)")
 _KEPT_CONTROLS = "\n\t"
 _CONTROLS = {"Cc", "Cf", "Cs"}
 _PASSES = 16
+LINE_CHARS = 200
+"""Of a name or a reason."""
 
 
 class Tokenizer(Protocol):
@@ -57,6 +59,11 @@ def sanitize(text: str, max_chars: int) -> str:
     # Markers inside of markers, more often than in any honest text: what markers are made of goes. Each pass takes a
     # millisecond in which no query is answered, and a thousand of them fit into a content.
     return replace_marked(text, SYNTAX, "").strip()
+
+
+def one_line(text: str) -> str:
+    """Return the beginning of a text, sanitised, in one line."""
+    return sanitize(" ".join(text.split()), LINE_CHARS)
 
 
 def clean_texts(title: str, content: str, *, config: BankConfig, tokenizer: Tokenizer | None) -> tuple[str, str]:

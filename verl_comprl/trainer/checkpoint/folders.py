@@ -269,8 +269,9 @@ class CheckpointFolders:
 
 def called(path: Path) -> Path:
     """Return the absolute path of a checkpoint under the name that says its step, which may be that of a link."""
-    real = Path(os.path.realpath(path))
-    return Path(os.path.realpath(path.parent)) / path.name if CHECKPOINT.fullmatch(path.name) else real
+    if CHECKPOINT.fullmatch(path.name):
+        return Path(os.path.realpath(path.parent)) / path.name
+    return Path(os.path.realpath(path))
 
 
 def called_by_its_run(path: Path) -> Path:
